@@ -1,0 +1,202 @@
+package killswitch
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/pactsigner/pactsigner/internal/audit"
+)
+
+// memory is a store whose latency and failures a test decides.
+type memory struct {
+	mu       sync.Mutex
+	state    State
+	replicas map[string]Replica
+	audit    []audit.Entry
+	changed  chan struct{}
+	quiet    bool                                         // announces nothing: replicas must poll
+	skew     time.Duration                                // of the store's clock
+	delay    func(ctx context.Context, call string) error // before and after each step
+}
+
+func newMemory() *memory {
+	return &memory{replicas: make(map[string]Replica), changed: make(chan struct{})}
+}
+
+func (m *memory) now() time.Time { return time.Now().Add(m.skew) }
+
+// step runs f at one moment between two delays.
+func (m *memory) step(ctx context.Context, call string, f func() error) error {
+	if m.delay != nil {
+		if err := m.delay(ctx, call); err != nil {
+			return err
+		}
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	err := f()
+	m.mu.Unlock()
+	if err == nil && m.delay != nil {
+		err = m.delay(ctx, call)
+	}
+	return err
+}
+
+// reported is the epoch in a replica's last beat.
+func (m *memory) reported(name string) uint64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.replicas[name].Epoch
+}
+
+// copied is the state at this moment.
+func (m *memory) copied() State {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return Merge(m.state, State{})
+}
+
+func (m *memory) announce() {
+	if !m.quiet {
+		close(m.changed)
+		m.changed = make(chan struct{})
+	}
+}
+
+func (m *memory) Beat(ctx context.Context, b Beat) (g Grant, err error) {
+	err = m.step(ctx, "beat", func() error {
+		m.replicas[b.Replica] = Replica{Beat: b, Seen: m.now()}
+		g = Grant{Epoch: m.state.Epoch, Time: m.now()}
+		return nil
+	})
+	return g, err
+}
+
+func (m *memory) State(ctx context.Context) (s State, err error) {
+	err = m.step(ctx, "state", func() error { s = Merge(m.state, State{}); return nil })
+	return s, err
+}
+
+func (m *memory) Kill(ctx context.Context, e Entry, floor uint64, a audit.Entry) (Entry, []Replica, error) {
+	var list []Replica
+	err := m.step(ctx, "kill", func() error {
+		m.state.Epoch = max(m.state.Epoch+1, floor)
+		e.Epoch, e.Time = m.state.Epoch, m.now()
+		m.state.Entries = append(m.state.Entries, e)
+		m.audit = append(m.audit, a)
+		list = slices.Collect(maps.Values(m.replicas))
+		m.announce()
+		return nil
+	})
+	return e, list, err
+}
+
+func (m *memory) Resume(ctx context.Context, r Resume, seen, floor uint64, a audit.Entry) (Resume, error) {
+	err := m.step(ctx, "resume", func() error {
+		if m.state.Epoch != seen {
+			return ErrChanged
+		}
+		m.state.Epoch = max(m.state.Epoch+1, floor)
+		r.Epoch, r.Time = m.state.Epoch, m.now()
+		m.state.Resumes = append(m.state.Resumes, r)
+		m.audit = append(m.audit, a)
+		m.announce()
+		return nil
+	})
+	return r, err
+}
+
+func (m *memory) Merge(ctx context.Context, other State) (s State, err error) {
+	err = m.step(ctx, "merge", func() error {
+		m.state, _ = m.state.Absorb(other)
+		s = Merge(m.state, State{})
+		m.announce()
+		return nil
+	})
+	return s, err
+}
+
+func (m *memory) Replicas(ctx context.Context, liveFor time.Duration) (list []Replica, err error) {
+	err = m.step(ctx, "replicas", func() error {
+		for _, r := range m.replicas {
+			if m.now().Sub(r.Seen) <= liveFor {
+				list = append(list, r)
+			}
+		}
+		return nil
+	})
+	return list, err
+}
+
+func (m *memory) Changed() <-chan struct{} {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.changed
+}
+
+func (m *memory) Now(context.Context) (time.Time, error) { return m.now(), nil }
+
+// documents are custody's documents.
+type documents struct {
+	mu       sync.Mutex
+	revision uint64
+	data     []byte
+	err      error  // answer this
+	before   func() // runs once, before the next swap
+}
+
+var (
+	errNoDocument = errors.New("no document")
+	errConflict   = errors.New("conflict")
+)
+
+func (d *documents) Load(context.Context, string) (uint64, []byte, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.err != nil {
+		return 0, nil, d.err
+	}
+	if d.revision == 0 {
+		return 0, nil, errNoDocument
+	}
+	return d.revision, slices.Clone(d.data), nil
+}
+
+func (d *documents) Swap(_ context.Context, _ string, expect uint64, data []byte) (uint64, error) {
+	if f := d.before; f != nil {
+		d.before = nil
+		f()
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch {
+	case d.err != nil:
+		return 0, d.err
+	case expect != d.revision:
+		return 0, errConflict
+	}
+	d.revision++
+	d.data = slices.Clone(data)
+	return d.revision, nil
+}
+
+func (d *documents) highWater() DocumentHighWater {
+	return DocumentHighWater{Documents: d, Name: "kill-switch", NotFound: errNoDocument, Conflict: errConflict}
+}
+
+// high is what custody holds.
+func (d *documents) high(t testing.TB) State {
+	t.Helper()
+	s, err := d.highWater().Load(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
