@@ -1,0 +1,134 @@
+package sandbox
+
+import (
+	"errors"
+	"io"
+	"mime"
+	"net/http"
+
+	"github.com/go-json-experiment/json"
+)
+
+// maxBody bounds every request body, in bytes.
+const maxBody = 256 << 10
+
+const (
+	typeA2A  = "application/a2a+json"
+	typeJSON = "application/json"
+)
+
+// a2aError is a refusal with an A2A body.
+type a2aError struct {
+	status  int    // HTTP
+	code    string // of google.rpc
+	reason  string
+	message string
+}
+
+func invalidParams(message string) *a2aError {
+	return &a2aError{http.StatusBadRequest, "INVALID_ARGUMENT", "INVALID_PARAMS", message}
+}
+
+func unsupported(message string) *a2aError {
+	return &a2aError{http.StatusBadRequest, "FAILED_PRECONDITION", "UNSUPPORTED_OPERATION", message}
+}
+
+func taskNotFound(message string) *a2aError {
+	return &a2aError{http.StatusNotFound, "NOT_FOUND", "TASK_NOT_FOUND", message}
+}
+
+var (
+	errContentType = &a2aError{http.StatusBadRequest, "INVALID_ARGUMENT", "CONTENT_TYPE_NOT_SUPPORTED", "Content type not supported"}
+	errPush        = &a2aError{http.StatusBadRequest, "FAILED_PRECONDITION", "PUSH_NOTIFICATION_NOT_SUPPORTED", "Push notifications are not supported"}
+	errInternal    = &a2aError{http.StatusInternalServerError, "INTERNAL", "INTERNAL", "Internal error"}
+	errOtherUser   = invalidParams("The context or message belongs to another user of the business")
+
+	errSubjectNotIssuer = errors.New("sub is not iss")
+)
+
+type errorBody struct {
+	Error errorStatus `json:"error"`
+}
+
+type errorStatus struct {
+	Code    int           `json:"code"`
+	Status  string        `json:"status"`
+	Message string        `json:"message"`
+	Details []errorDetail `json:"details"`
+}
+
+type errorDetail struct {
+	Type   string `json:"@type"`
+	Reason string `json:"reason"`
+	Domain string `json:"domain"`
+}
+
+func (e *a2aError) write(w http.ResponseWriter) {
+	writeJSON(w, e.status, typeA2A, errorBody{errorStatus{
+		Code: e.status, Status: e.code, Message: e.message,
+		Details: []errorDetail{{Type: "type.googleapis.com/google.rpc.ErrorInfo", Reason: e.reason, Domain: "a2a-protocol.org"}},
+	}})
+}
+
+// writeJSON answers with a value of ours, which always encodes.
+func writeJSON(w http.ResponseWriter, status int, contentType string, v any) {
+	body, err := json.Marshal(v)
+	if err != nil {
+		w.WriteHeader(http.StatusInternalServerError)
+		return
+	}
+	writeBody(w, status, contentType, body)
+}
+
+func writeBody(w http.ResponseWriter, status int, contentType string, body []byte) {
+	w.Header().Set("Content-Type", contentType)
+	w.WriteHeader(status)
+	_, _ = w.Write(body) // a client that went away is nobody's error
+}
+
+func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+	return io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+}
+
+// mediaType is the type of a Content-Type header without its parameters.
+func mediaType(header string) string {
+	t, _, err := mime.ParseMediaType(header)
+	if err != nil {
+		return ""
+	}
+	return t
+}
+
+// listTasks answers GET tasks: there never are any, a turn is done when it is
+// answered.
+func listTasks(w http.ResponseWriter, r *http.Request) {
+	size := 50
+	if sizes, ok := r.URL.Query()["pageSize"]; ok {
+		var valid bool
+		if size, valid = parsePageSize(sizes); !valid {
+			invalidParams("Invalid pageSize").write(w)
+			return
+		}
+	}
+	writeJSON(w, http.StatusOK, typeA2A, struct {
+		Tasks         []struct{} `json:"tasks"`
+		NextPageToken string     `json:"nextPageToken"`
+		PageSize      int        `json:"pageSize"`
+		TotalSize     int        `json:"totalSize"`
+	}{PageSize: size})
+}
+
+// parsePageSize reads the one pageSize: decimal digits, 1 to 100.
+func parsePageSize(values []string) (int, bool) {
+	if len(values) != 1 || values[0] == "" || len(values[0]) > 3 {
+		return 0, false
+	}
+	n := 0
+	for _, digit := range []byte(values[0]) {
+		if digit < '0' || digit > '9' {
+			return 0, false
+		}
+		n = 10*n + int(digit-'0')
+	}
+	return n, n >= 1 && n <= 100
+}

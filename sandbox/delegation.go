@@ -1,0 +1,173 @@
+package sandbox
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+	"github.com/go-json-experiment/json"
+
+	"github.com/pactsigner/pactsigner/jwks"
+)
+
+// asKey is the key of a brand's authorization server: it signs delegation tokens
+// and receipts.
+type asKey struct {
+	id       string
+	public   *ecdsa.PublicKey
+	tokens   jose.Signer // typ at+jwt
+	receipts jose.Signer // typ pact-receipt+jws
+	document jwks.Document
+}
+
+const (
+	typToken   = "at+jwt"
+	typReceipt = "pact-receipt+jws"
+)
+
+func newASKey() (*asKey, error) {
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	k := &asKey{public: &private.PublicKey}
+	if k.id, err = jwks.Thumbprint(k.public); err != nil {
+		return nil, err
+	}
+	signing := jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: private, KeyID: k.id}}
+	for typ, signer := range map[jose.ContentType]*jose.Signer{typToken: &k.tokens, typReceipt: &k.receipts} {
+		if *signer, err = jose.NewSigner(signing, (&jose.SignerOptions{}).WithType(typ)); err != nil {
+			return nil, err
+		}
+	}
+	k.document, err = jwks.NewDocument([]jwks.Key{{ID: k.id, Algorithm: jose.ES256, Public: k.public}})
+	return k, err
+}
+
+func signJSON(signer jose.Signer, claims any) (string, error) {
+	payload, err := json.Marshal(claims)
+	if err != nil {
+		return "", err
+	}
+	jws, err := signer.Sign(payload)
+	if err != nil {
+		return "", err
+	}
+	return jws.CompactSerialize()
+}
+
+// tokenClaims are the claims of a delegation token.
+type tokenClaims struct {
+	ClientID string `json:"client_id"` // the personal agent's issuer
+	Scope    string `json:"scope"`
+	GrantID  string `json:"grant_id"`
+	Issuer   string `json:"iss"`
+	Audience string `json:"aud"`
+	Subject  string `json:"sub"` // the user's id at the brand
+	IssuedAt int64  `json:"iat"`
+	Expires  int64  `json:"exp"`
+}
+
+// mint makes a delegation token under a grant, good for ttl but never longer than
+// the grant. It returns the seconds that it lives.
+func (b *business) mint(g grant, scopes []string, now time.Time, ttl time.Duration) (token string, expiresIn int64, err error) {
+	issued := now.Unix()
+	expires := min(now.Add(ttl).Unix(), g.expires.Unix())
+	token, err = signJSON(b.key.tokens, tokenClaims{
+		ClientID: g.party.issuer, Scope: strings.Join(scopes, " "), GrantID: g.id,
+		Issuer: b.asIssuer(), Audience: b.interfaceURL, Subject: g.user,
+		IssuedAt: issued, Expires: expires,
+	})
+	if err != nil {
+		return "", 0, fmt.Errorf("sandbox: delegation token: %w", err)
+	}
+	return token, expires - issued, nil
+}
+
+// delegated is the user on whose behalf a turn runs, as their token says; zero
+// without one.
+type delegated struct {
+	id      string
+	grantID string
+	scopes  []string
+}
+
+// delegation verifies the delegation token of a request, if it has one.
+func (s *Sandbox) delegation(h http.Header, b *business, who caller) (delegated, error) {
+	compact, present, err := bearer(h, "X-A2A-User-Delegation")
+	if !present {
+		return delegated{}, nil
+	}
+	if err != nil {
+		return delegated{}, err
+	}
+	if !b.delegated() {
+		return delegated{}, errors.New("this brand gives no delegation tokens")
+	}
+	token, err := jwks.ParseCompact(compact, jose.ES256)
+	if err != nil {
+		return delegated{}, err
+	}
+	if token.KeyID != b.key.id || !strings.EqualFold(token.Type, typToken) {
+		return delegated{}, errors.New("kid or typ is not that of our delegation tokens")
+	}
+	payload, err := token.Verify(b.key.public)
+	if err != nil {
+		return delegated{}, err
+	}
+	var c tokenClaims
+	if err := unmarshalClaims(payload, &c); err != nil {
+		return delegated{}, err
+	}
+	now := s.now()
+	g, ok := s.store.grant(c.GrantID, now)
+	switch scopes := strings.Fields(c.Scope); {
+	case c.Issuer != b.asIssuer() || c.Audience != b.interfaceURL:
+		return delegated{}, errors.New("the token is for another brand")
+	case c.ClientID != who.issuer:
+		return delegated{}, errors.New("the token is another issuer's")
+	case !now.Before(time.Unix(c.Expires, 0)):
+		return delegated{}, errors.New("the token has expired")
+	case !ok:
+		return delegated{}, errors.New("the grant has ended")
+	case g.party != party{b.ID, who} || g.user != c.Subject || !containsAll(g.scopes, scopes):
+		return delegated{}, errors.New("the grant is another's, or gives less")
+	default:
+		return delegated{c.Subject, g.id, scopes}, nil
+	}
+}
+
+// receipt is the brand's signed statement about a delegated turn.
+type receipt struct {
+	JWS    string        `json:"jws"`
+	Claims receiptClaims `json:"claims"`
+}
+
+type receiptClaims struct {
+	GrantID    string   `json:"grantId"`
+	User       string   `json:"user"`
+	PA         string   `json:"pa"`
+	Brand      string   `json:"brand"`
+	ScopesUsed []string `json:"scopesUsed"`
+	Actions    []Action `json:"actions"`
+	Time       string   `json:"ts"`
+}
+
+func (b *business) receipt(who caller, user delegated, reply Reply, now time.Time) (receipt, error) {
+	claims := receiptClaims{
+		GrantID: user.grantID, User: user.id, PA: who.issuer, Brand: b.interfaceURL,
+		ScopesUsed: reply.Used, Actions: reply.Actions,
+		Time: now.UTC().Format("2006-01-02T15:04:05.000Z07:00"),
+	}
+	jws, err := signJSON(b.key.receipts, claims)
+	if err != nil {
+		return receipt{}, fmt.Errorf("sandbox: receipt: %w", err)
+	}
+	return receipt{jws, claims}, nil
+}

@@ -1,0 +1,144 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strings"
+	"syscall"
+	"time"
+
+	"code.dny.dev/ssrf"
+	"github.com/go-json-experiment/json"
+
+	"github.com/pactsigner/pactsigner/jwks"
+)
+
+const (
+	fetchTimeout = 10 * time.Second
+	fetchLimit   = 64 << 10 // bytes
+)
+
+// keyFetcher reads the JWKS of issuers, whoever they say they are: it follows no
+// redirect, connects to loopback for a URL that says loopback, and otherwise by
+// https to public addresses only.
+type keyFetcher struct {
+	loopback, public *http.Client
+}
+
+func newKeyFetcher() *keyFetcher {
+	client := func(control func(network, address string, c syscall.RawConn) error) *http.Client {
+		return &http.Client{
+			Timeout:       fetchTimeout,
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+			Transport: &http.Transport{
+				DialContext:     (&net.Dialer{Timeout: fetchTimeout, Control: control}).DialContext,
+				IdleConnTimeout: fetchTimeout,
+			},
+		}
+	}
+	onlyLoopback := func(_, address string, _ syscall.RawConn) error {
+		addr, err := netip.ParseAddrPort(address)
+		if err != nil || !addr.Addr().Unmap().IsLoopback() {
+			return fmt.Errorf("sandbox: %s is not loopback", address)
+		}
+		return nil
+	}
+	return &keyFetcher{
+		loopback: client(onlyLoopback),
+		public:   client(ssrf.New(ssrf.WithAnyPort()).Safe),
+	}
+}
+
+func (f *keyFetcher) close() {
+	f.loopback.CloseIdleConnections()
+	f.public.CloseIdleConnections()
+}
+
+// keySet reads the JWKS at a URL. Where an issuer has none at the well-known
+// place, its OpenID configuration may name one on the same origin.
+func (f *keyFetcher) keySet(ctx context.Context, rawURL string) ([]byte, error) {
+	body, err := f.get(ctx, rawURL)
+	issuer, wellKnown := strings.CutSuffix(rawURL, jwks.WellKnownPath)
+	if err == nil || !wellKnown {
+		return body, err
+	}
+	doc, derr := f.get(ctx, issuer+jwks.DiscoveryPath)
+	if derr != nil {
+		return nil, errors.Join(err, derr)
+	}
+	var conf struct {
+		Issuer  string `json:"issuer"`
+		JWKSURI string `json:"jwks_uri"`
+	}
+	if err := json.Unmarshal(doc, &conf); err != nil {
+		return nil, fmt.Errorf("sandbox: openid-configuration of %s: %w", issuer, err)
+	}
+	if conf.Issuer != issuer || originOf(conf.JWKSURI) != issuer {
+		return nil, fmt.Errorf("sandbox: openid-configuration of %s is of another issuer, or its jwks_uri on another origin", issuer)
+	}
+	return f.get(ctx, conf.JWKSURI)
+}
+
+func (f *keyFetcher) get(ctx context.Context, rawURL string) ([]byte, error) {
+	u, err := url.Parse(rawURL)
+	if err != nil {
+		return nil, fmt.Errorf("sandbox: %w", err)
+	}
+	client := f.loopback
+	if !loopbackHost(u.Hostname()) {
+		if client = f.public; u.Scheme != "https" {
+			return nil, fmt.Errorf("sandbox: %s: only https beyond loopback", u.Redacted())
+		}
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, rawURL, nil)
+	if err != nil {
+		return nil, fmt.Errorf("sandbox: %w", err)
+	}
+	req.Header.Set("Accept", "application/json")
+	resp, err := client.Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("sandbox: %w", err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if resp.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("sandbox: %s answers %s", u.Redacted(), resp.Status)
+	}
+	body, err := io.ReadAll(io.LimitReader(resp.Body, fetchLimit+1))
+	if err != nil {
+		return nil, fmt.Errorf("sandbox: %s: %w", u.Redacted(), err)
+	}
+	if len(body) > fetchLimit {
+		return nil, fmt.Errorf("sandbox: %s is larger than %d bytes", u.Redacted(), fetchLimit)
+	}
+	return body, nil
+}
+
+// loopbackHost tells whether a host name is this machine: localhost or a
+// loopback address.
+func loopbackHost(host string) bool {
+	addr, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && addr.Unmap().IsLoopback()
+}
+
+// originOf returns scheme://host[:port] of an absolute http or https URL that
+// has no user-info and no fragment; else "".
+func originOf(raw string) string {
+	u, err := url.Parse(raw)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.User != nil || strings.Contains(raw, "#") {
+		return ""
+	}
+	return u.Scheme + "://" + u.Host
+}
+
+// LoopbackIssuers allows every issuer that is the http or https origin of this
+// machine: what a sandbox for development takes.
+func LoopbackIssuers(issuer string) bool {
+	u, err := url.Parse(issuer)
+	return err == nil && originOf(issuer) == issuer && loopbackHost(u.Hostname())
+}

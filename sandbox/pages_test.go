@@ -1,0 +1,392 @@
+package sandbox
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+var (
+	formTag   = regexp.MustCompile(`<form method="post" action="([^"]*)">`)
+	hiddenTag = regexp.MustCompile(`<input type="hidden" name="([^"]*)" value="([^"]*)">`)
+	base64url = regexp.MustCompile(`^[A-Za-z0-9_-]{40,}$`)
+)
+
+// firstForm reads a page as a suite does, by pattern.
+func firstForm(t *testing.T, a answer) (action, name, value string) {
+	t.Helper()
+	form, hidden := formTag.FindSubmatch(a.body), hiddenTag.FindSubmatch(a.body)
+	if a.status != 200 || form == nil || hidden == nil {
+		t.Fatalf("%d, no form in %s", a.status, a.body)
+	}
+	return string(form[1]), string(hidden[1]), string(hidden[2])
+}
+
+// login posts a login for a sign-in link.
+func (w *world) login(link, email, password string) answer {
+	w.t.Helper()
+	u, err := url.Parse(link)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return w.post(u.Scheme+"://"+u.Host+loginPath, url.Values{"return_to": {u.Query().Get("return_to")}, "email": {email}, "password": {password}})
+}
+
+// consentPage signs in and returns the consent page.
+func (w *world) consentPage(link string) answer {
+	w.t.Helper()
+	action, name, assertion := firstForm(w.t, w.login(link, testAccounts[0].Email, testAccounts[0].Password))
+	if name != "assertion" || !base64url.MatchString(assertion) {
+		w.t.Fatalf("hidden %s=%q", name, assertion)
+	}
+	return w.post(action, url.Values{"assertion": {assertion}})
+}
+
+func TestPagesByPattern(t *testing.T) {
+	w := newWorld(t)
+	link := text(t, w.device(scopeUpcoming+" "+scopeRebook), "verification_uri_complete")
+	if !strings.HasPrefix(link, w.sandbox.brandURL+"/login?return_to="+url.QueryEscape(w.url(LarklineID, "oauth/consent?user_code="))) {
+		t.Errorf("link %s", link)
+	}
+	page := w.consentPage(link)
+	action, name, session := firstForm(t, page)
+	if name != "session" || !base64url.MatchString(session) || action != w.url(LarklineID, "oauth/consent") {
+		t.Fatalf("%s: hidden %s=%q", action, name, session)
+	}
+	for _, want := range []string{
+		"View your upcoming flights", "Rebook your flights", `name="scope" value="flights:rebook"`,
+		w.issuer.url, "Larkline Air", "Your payment cards.", "Robin", "Allow", "Don’t allow",
+	} {
+		if !strings.Contains(string(page.body), want) {
+			t.Errorf("the page does not say %q", want)
+		}
+	}
+	if strings.Contains(string(page.body), "Cancel your flights") {
+		t.Error("the page offers what was not asked for")
+	}
+	a := w.post(action, url.Values{"session": {session}, "decision": {"allow"}, "scope": {scopeRebook}})
+	to := a.header.Get("Location")
+	if a.status != 303 || !regexp.MustCompile(`/connected\?.*&status=approved$`).MatchString(to) {
+		t.Fatalf("%d %s", a.status, to)
+	}
+	if a := w.do(http.MethodGet, to, ""); a.status != 200 || !strings.Contains(string(a.body), "Access allowed") {
+		t.Errorf("%d %s", a.status, a.body)
+	}
+}
+
+func TestPagesAreGuarded(t *testing.T) {
+	w := newWorld(t)
+	link := text(t, w.device(scopeUpcoming), "verification_uri_complete")
+	style := regexp.MustCompile(`(?s)<style>(.*?)</style>`)
+	for name, a := range map[string]answer{
+		"login":     w.do(http.MethodGet, link, ""),
+		"signed in": w.login(link, testAccounts[0].Email, testAccounts[0].Password),
+		"consent":   w.consentPage(link),
+		"code":      w.consentPage(text(t, w.device(scopeUpcoming), "verification_uri")),
+		"connected": w.do(http.MethodGet, w.url(LarklineID, "oauth/connected?brand=x&status=denied"), ""),
+		"error":     w.do(http.MethodGet, w.url(LarklineID, "oauth/connected"), ""),
+	} {
+		csp := a.header.Get("Content-Security-Policy")
+		found := style.FindSubmatch(a.body)
+		if found == nil {
+			t.Fatalf("%s: no style in %s", name, a.body)
+		}
+		sum := sha256.Sum256(found[1])
+		for _, want := range []string{"default-src 'none'", "frame-ancestors 'none'", "base-uri 'none'",
+			"'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'", "form-action " + w.ready.Provider + " " + w.sandbox.brandURL} {
+			if !strings.Contains(csp, want) {
+				t.Errorf("%s: CSP %q lacks %q", name, csp, want)
+			}
+		}
+		if a.header.Get("X-Frame-Options") != "DENY" || a.header.Get("Cache-Control") != "no-store" ||
+			a.header.Get("Referrer-Policy") != "no-referrer" || a.header.Get("X-Content-Type-Options") != "nosniff" ||
+			a.header.Get("Content-Type") != "text/html; charset=utf-8" || a.header.Get("Set-Cookie") != "" {
+			t.Errorf("%s: %v", name, a.header)
+		}
+		if strings.Contains(string(a.body), "<script") || strings.Contains(string(a.body), "ZgotmplZ") {
+			t.Errorf("%s: %s", name, a.body)
+		}
+	}
+}
+
+func TestLoginTakesNoForeignReturn(t *testing.T) {
+	w := newWorld(t)
+	consent := w.url(LarklineID, "oauth/consent")
+	for _, to := range []string{
+		"", "https://evil.example/", consent + "/", consent + "x", consent + "?user_code=", consent + "?user_code=abcd",
+		consent + "?user_code=BCDF-GHJK&x=1", consent + "?x=1", consent + "#x", consent + "?user_code=bcdf-ghjk",
+		w.url(MarrowID, "oauth/consent"), w.url("nope", "oauth/consent"),
+		strings.Replace(consent, "http://", "http://evil@", 1), "javascript:alert(1)", "//evil.example" + consent,
+	} {
+		if a := w.do(http.MethodGet, w.sandbox.brandURL+"/login?return_to="+url.QueryEscape(to), ""); a.status != 400 || formTag.Match(a.body) {
+			t.Errorf("GET %q: %d", to, a.status)
+		}
+		a := w.post(w.sandbox.brandURL+"/login", url.Values{"return_to": {to}, "email": {testAccounts[0].Email}, "password": {testAccounts[0].Password}})
+		if a.status != 400 || formTag.Match(a.body) {
+			t.Errorf("POST %q: %d", to, a.status)
+		}
+	}
+}
+
+func TestLoginFailures(t *testing.T) {
+	w := newWorld(t, func(c *Config) {
+		c.Params = Defaults()
+		c.Params.LoginLimit = Limit{Every: time.Minute, Burst: 3}
+	})
+	link := text(t, w.device(scopeUpcoming), "verification_uri_complete")
+	good := testAccounts[0]
+	for _, password := range []string{"", "wrong horse", strings.Repeat("x", 1000)} {
+		a := w.login(link, " Robin@Example.com ", password)
+		if a.status != 403 || !strings.Contains(string(a.body), "Email or password is not right.") {
+			t.Errorf("%q: %d %s", password, a.status, a.body)
+		}
+	}
+	a := w.login(link, good.Email, good.Password)
+	if a.status != 429 || a.header.Get("Retry-After") != "60" {
+		t.Errorf("the fourth: %d, Retry-After %q", a.status, a.header.Get("Retry-After"))
+	}
+	if a := w.login(link, testAccounts[1].Email, testAccounts[1].Password); a.status != 200 {
+		t.Errorf("another account: %d", a.status)
+	}
+	w.clock.advance(time.Minute)
+	for range 5 { // good ones cost nothing
+		if a := w.login(link, good.Email, good.Password); a.status != 200 {
+			t.Fatalf("after a while: %d", a.status)
+		}
+	}
+	for i := range 4 {
+		want := 403
+		if i == 3 {
+			want = 429
+		}
+		if a := w.login(link, "nobody@example.com", good.Password); a.status != want {
+			t.Errorf("no account, %d: %d", i, a.status)
+		}
+	}
+	if a := w.login(link, `"><script>`, "x"); strings.Contains(string(a.body), "<script>") {
+		t.Errorf("the email is not escaped: %s", a.body)
+	}
+}
+
+func TestAssertionsAndSessionsWorkOnce(t *testing.T) {
+	w := newWorld(t)
+	consent := w.url(LarklineID, "oauth/consent")
+	post := func(form url.Values) int { return w.post(consent, form).status }
+	signIn := func(link string) (string, url.Values) {
+		action, _, assertion := firstForm(t, w.login(link, testAccounts[0].Email, testAccounts[0].Password))
+		return action, url.Values{"assertion": {assertion}}
+	}
+	d := w.device(scopeUpcoming)
+	link := text(t, d, "verification_uri_complete")
+
+	action, assertion := signIn(link)
+	w.clock.advance(Defaults().AssertionTTL)
+	if a := w.post(action, assertion); a.status != 400 {
+		t.Errorf("an assertion after its time: %d", a.status)
+	}
+	action, assertion = signIn(link)
+	page := w.post(action, assertion)
+	if a := w.post(action, assertion); a.status != 400 {
+		t.Errorf("an assertion again: %d", a.status)
+	}
+	_, _, session := firstForm(t, page)
+	if got := post(url.Values{"assertion": {session}}); got != 400 {
+		t.Errorf("a session as assertion: %d", got)
+	}
+	allow := url.Values{"session": {session}, "decision": {"allow"}, "scope": {scopeUpcoming}}
+	if got := post(url.Values{"session": {session}, "assertion": {"x"}}); got != 400 {
+		t.Errorf("both: %d", got)
+	}
+	if got := post(url.Values{}); got != 400 {
+		t.Errorf("neither: %d", got)
+	}
+	if got := post(url.Values{"session": {session, session}}); got != 400 {
+		t.Errorf("a session twice: %d", got)
+	}
+	// Two pages of the same request, as with the back button: one decides.
+	_, _, other := firstForm(t, w.consentPage(link))
+	won := 0
+	for _, a := range w.together(4, http.MethodPost, consent, func(int) string { return allow.Encode() }, formType) {
+		if a.status == 303 {
+			won++
+		} else if a.status != 400 {
+			t.Errorf("a double submit: %d", a.status)
+		}
+	}
+	if won != 1 {
+		t.Errorf("%d submits won", won)
+	}
+	if got := post(url.Values{"session": {other}, "decision": {"deny"}}); got != 410 {
+		t.Errorf("a second decision: %d", got)
+	}
+	if a := w.poll(d["device_code"]); a.status != 200 {
+		t.Errorf("the first decision does not hold: %d", a.status)
+	}
+	if a := w.consentPage(link); a.status != 410 {
+		t.Errorf("the link again: %d", a.status)
+	}
+
+	d = w.device(scopeUpcoming)
+	_, _, session = firstForm(t, w.consentPage(text(t, d, "verification_uri_complete")))
+	w.clock.advance(Defaults().SessionTTL)
+	allow.Set("session", session)
+	if got := post(allow); got != 400 {
+		t.Errorf("a session after its time: %d", got)
+	}
+}
+
+// TestOneDecision: two pages that were both shown in time cannot both decide.
+func TestOneDecision(t *testing.T) {
+	s := newStore(Defaults())
+	a := s.authorize(authorization{device: "d", party: party{brand: LarklineID}, scopes: []string{scopeUpcoming}}, testStart)
+	for brand, want := range map[string]bool{MarrowID: false, "": false} {
+		if got := s.decide(brand, a.userCode, "lark-4471", a.scopes, testStart); got != want {
+			t.Errorf("brand %q: %v", brand, got)
+		}
+	}
+	if s.decide(LarklineID, a.userCode, "lark-4471", a.scopes, a.expires) {
+		t.Error("a decision after its time")
+	}
+	if !s.decide(LarklineID, a.userCode, "lark-4471", a.scopes, testStart) {
+		t.Fatal("the first decision")
+	}
+	if s.decide(LarklineID, a.userCode, "lark-9000", nil, testStart) {
+		t.Error("a second decision")
+	}
+}
+
+// TestLoginIsForOneBrand: what a login at one brand proves is nothing at another.
+func TestLoginIsForOneBrand(t *testing.T) {
+	w := newWorld(t, func(c *Config) {
+		other := Larkline(testStart)
+		other.ID = "OTHER"
+		c.Brands = []Brand{Larkline(testStart), other}
+	})
+	link := text(t, w.device(scopeUpcoming), "verification_uri_complete")
+	action, _, assertion := firstForm(t, w.login(link, testAccounts[0].Email, testAccounts[0].Password))
+	form := url.Values{"assertion": {assertion}}
+	if a := w.post(strings.Replace(action, LarklineID, "OTHER", 1), form); a.status != 400 || formTag.Match(a.body) {
+		t.Errorf("%d %s", a.status, a.body)
+	}
+	if a := w.do(http.MethodGet, w.ready.Provider+"/.well-known/agent-card.json", ""); a.status != 404 {
+		t.Errorf("two brands share a well-known card: %d", a.status)
+	}
+}
+
+func TestConsentDecisions(t *testing.T) {
+	w := newWorld(t)
+	for _, tc := range []struct {
+		name     string
+		form     url.Values
+		status   int
+		decision string // at the end of Location
+		poll     string // error, or the scope granted
+	}{
+		{"all", url.Values{"decision": {"allow"}, "scope": {scopeHistory, scopeUpcoming}}, 303, "approved", scopeUpcoming + " " + scopeHistory},
+		{"some", url.Values{"decision": {"allow"}, "scope": {scopeHistory}}, 303, "approved", scopeHistory},
+		{"one twice", url.Values{"decision": {"allow"}, "scope": {scopeHistory, scopeHistory}}, 303, "approved", scopeHistory},
+		{"nothing ticked", url.Values{"decision": {"allow"}}, 303, "denied", "access_denied"},
+		{"deny", url.Values{"decision": {"deny"}, "scope": {scopeHistory}}, 303, "denied", "access_denied"},
+		{"more than asked", url.Values{"decision": {"allow"}, "scope": {scopeHistory, scopeCancel}}, 400, "", "authorization_pending"},
+		{"no decision", url.Values{"scope": {scopeHistory}}, 400, "", "authorization_pending"},
+		{"another decision", url.Values{"decision": {"ALLOW"}, "scope": {scopeHistory}}, 400, "", "authorization_pending"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			w.t = t
+			d := w.device(scopeUpcoming + " " + scopeHistory)
+			action, _, session := firstForm(t, w.consentPage(text(t, d, "verification_uri_complete")))
+			tc.form.Set("session", session)
+			a := w.post(action, tc.form)
+			if a.status != tc.status || !strings.HasSuffix(a.header.Get("Location"), tc.decision) {
+				t.Fatalf("%d %s", a.status, a.header.Get("Location"))
+			}
+			if a = w.poll(d["device_code"]); a.status == 200 {
+				if got := a.json(t)["scope"]; got != tc.poll {
+					t.Errorf("granted %v, want %s", got, tc.poll)
+				}
+				return
+			}
+			w.wantOAuthError(a, 400, tc.poll)
+		})
+	}
+}
+
+func TestTypedUserCode(t *testing.T) {
+	w := newWorld(t)
+	d := w.device(scopeUpcoming)
+	page := w.consentPage(text(t, d, "verification_uri"))
+	action, name, session := firstForm(t, page)
+	if name != "session" || !strings.Contains(string(page.body), `name="user_code"`) {
+		t.Fatalf("%s", page.body)
+	}
+	page = w.post(action, url.Values{"session": {session}, "user_code": {"nonsense"}})
+	if _, _, session = firstForm(t, page); !strings.Contains(string(page.body), "eight letters") {
+		t.Fatalf("%s", page.body)
+	}
+	typed := strings.ToLower(strings.ReplaceAll(text(t, d, "user_code"), "-", " "))
+	page = w.post(action, url.Values{"session": {session}, "user_code": {typed}})
+	if _, _, session = firstForm(t, page); !strings.Contains(string(page.body), "View your upcoming flights") {
+		t.Fatalf("%s", page.body)
+	}
+	if a := w.post(action, url.Values{"session": {session}, "decision": {"deny"}}); !strings.HasSuffix(a.header.Get("Location"), "denied") {
+		t.Errorf("%d %v", a.status, a.header)
+	}
+	// A reload of the consent address leads to the login.
+	a := w.do(http.MethodGet, w.url(LarklineID, "oauth/consent?user_code="+text(t, d, "user_code")), "")
+	if a.status != 303 || a.header.Get("Location") != text(t, d, "verification_uri_complete") {
+		t.Errorf("%d %s", a.status, a.header.Get("Location"))
+	}
+}
+
+func TestConsentShowsHowTheAskerIsRegistered(t *testing.T) {
+	w := newWorld(t)
+	w.sandbox.store.register(platform{Name: "my-pa", Issuer: w.issuer.url, JWKSURI: w.issuer.url + "/.well-known/jwks.json", Enabled: true})
+	page := w.consentPage(text(t, w.device(scopeUpcoming), "verification_uri_complete"))
+	if !strings.Contains(string(page.body), "registered as “my-pa”") {
+		t.Errorf("%s", page.body)
+	}
+}
+
+func TestPerson(t *testing.T) {
+	w := newWorld(t)
+	link := func() string {
+		return text(t, w.device(scopeUpcoming+" "+scopeRebook), "verification_uri_complete")
+	}
+	c, err := w.person(0).Allow(t.Context(), link(), scopeRebook)
+	if err != nil || !c.Approved || len(c.Asked) != 2 || c.Asked[1] != (Scope{scopeRebook, "Rebook your flights"}) || len(c.Ticked) != 1 {
+		t.Errorf("%+v, %v", c, err)
+	}
+	if c, err := w.person(0).Allow(t.Context(), link()); err != nil || c.Approved {
+		t.Errorf("nothing ticked: %+v, %v", c, err)
+	}
+	if c, err := w.person(1).Deny(t.Context(), link()); err != nil || c.Approved || len(c.Ticked) > 0 {
+		t.Errorf("deny: %+v, %v", c, err)
+	}
+	wrong := Person{Login: Login{testAccounts[0].Email, "wrong"}}
+	used := link()
+	if _, err := wrong.AllowAll(t.Context(), used); !errors.Is(err, ErrPage) || !strings.Contains(err.Error(), "Email or password is not right.") {
+		t.Errorf("wrong password: %v", err)
+	}
+	if _, err := w.person(0).Allow(t.Context(), used, scopeCancel); !errors.Is(err, ErrPage) {
+		t.Errorf("a box that is not there: %v", err)
+	}
+	if _, err := w.person(0).AllowAll(t.Context(), used); err != nil {
+		t.Errorf("after that: %v", err)
+	}
+	if _, err := w.person(0).AllowAll(t.Context(), used); !errors.Is(err, ErrPage) {
+		t.Errorf("a used link: %v", err)
+	}
+	if _, err := w.person(0).AllowAll(t.Context(), w.sandbox.brandURL+"/nope"); !errors.Is(err, ErrPage) {
+		t.Errorf("no page: %v", err)
+	}
+	secret := "http://127.0.0.1:1/login?return_to=secret"
+	if _, err := w.person(0).AllowAll(t.Context(), secret); err == nil || strings.Contains(err.Error(), "secret") {
+		t.Errorf("nobody there: %v", err)
+	}
+}

@@ -1,0 +1,227 @@
+package sandbox
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+)
+
+// route is what a method on a path means. A route that is authenticated is for
+// callers; one that is not is for everybody.
+type route struct {
+	anonymous func(*Sandbox, http.ResponseWriter, *http.Request, *business)
+	caller    func(*Sandbox, http.ResponseWriter, *http.Request, *business, caller)
+	// delegated routes are those of brands with delegation only.
+	delegated bool
+}
+
+// routes are those below /a2a/{brandId}/. A "*" stands for one segment that is
+// not empty.
+var routes = map[string]map[string]route{
+	".well-known/agent-card.json": {http.MethodGet: {anonymous: (*Sandbox).serveCard}},
+
+	"message:send":      {http.MethodPost: {caller: (*Sandbox).send}},
+	"message:stream":    {http.MethodPost: {caller: refuse(unsupported("Unsupported operation"))}},
+	"extendedAgentCard": {http.MethodGet: {caller: refuse(unsupported("Unsupported operation"))}},
+	"tasks": {http.MethodGet: {caller: func(_ *Sandbox, w http.ResponseWriter, r *http.Request, _ *business, _ caller) {
+		listTasks(w, r)
+	}}},
+	"tasks/*":           {http.MethodGet: {caller: unknownTask}},
+	"tasks/*:cancel":    {http.MethodPost: {caller: unknownTask}},
+	"tasks/*:subscribe": {http.MethodPost: {caller: refuse(unsupported("Unsupported operation"))}},
+	"tasks/*/pushNotificationConfigs": {
+		http.MethodGet:  {caller: refuse(errPush)},
+		http.MethodPost: {caller: refuse(errPush)},
+	},
+	"tasks/*/pushNotificationConfigs/*": {
+		http.MethodGet:    {caller: refuse(errPush)},
+		http.MethodDelete: {caller: refuse(errPush)},
+	},
+
+	"oauth/.well-known/oauth-authorization-server": {http.MethodGet: {anonymous: (*Sandbox).serveMetadata, delegated: true}},
+	"oauth/jwks.json":            {http.MethodGet: {anonymous: (*Sandbox).serveKeys, delegated: true}},
+	"oauth/device_authorization": {http.MethodPost: {caller: (*Sandbox).authorizeDevice, delegated: true}},
+	"oauth/token":                {http.MethodPost: {caller: (*Sandbox).token, delegated: true}},
+	"oauth/consent": {
+		http.MethodGet:  {anonymous: (*Sandbox).consentLink, delegated: true},
+		http.MethodPost: {anonymous: (*Sandbox).consent, delegated: true},
+	},
+	"oauth/connected": {http.MethodGet: {anonymous: (*Sandbox).connected, delegated: true}},
+}
+
+func refuse(e *a2aError) func(*Sandbox, http.ResponseWriter, *http.Request, *business, caller) {
+	return func(_ *Sandbox, w http.ResponseWriter, _ *http.Request, _ *business, _ caller) { e.write(w) }
+}
+
+func unknownTask(_ *Sandbox, w http.ResponseWriter, r *http.Request, _ *business, _ caller) {
+	segments := segmentsOf(r.URL.EscapedPath())
+	id := segments[len(segments)-1]
+	if r.Method == http.MethodPost {
+		id = strings.TrimSuffix(id, ":cancel")
+	}
+	taskNotFound("Task not found: " + id).write(w)
+}
+
+// segmentsOf splits a path at its slashes and decodes each part; a path that does
+// not decode has none.
+func segmentsOf(escaped string) []string {
+	segments := strings.Split(escaped, "/")
+	for i, s := range segments {
+		plain, err := url.PathUnescape(s)
+		if err != nil {
+			return nil
+		}
+		segments[i] = plain
+	}
+	return segments
+}
+
+// shape finds the route pattern of the segments below /a2a/{brandId}/.
+func shape(segments []string) (map[string]route, bool) {
+	for _, s := range segments {
+		if s == "" {
+			return nil, false
+		}
+	}
+	if len(segments) >= 2 && segments[0] == "tasks" {
+		id := "*"
+		for _, verb := range []string{":cancel", ":subscribe"} {
+			if name, ok := strings.CutSuffix(segments[1], verb); ok && name != "" && len(segments) == 2 {
+				id = "*" + verb
+			}
+		}
+		segments = append([]string{"tasks", id}, segments[2:]...)
+		if len(segments) == 4 {
+			segments[3] = "*"
+		}
+	}
+	for _, s := range segments {
+		if strings.Contains(s, "/") { // it came encoded
+			return nil, false
+		}
+	}
+	methods, ok := routes[strings.Join(segments, "/")]
+	return methods, ok
+}
+
+// serveProvider is the Provider's handler. The shape of a route comes first (404,
+// 405), then who calls (401), then the brand (404), then what they say.
+func (s *Sandbox) serveProvider(w http.ResponseWriter, r *http.Request) {
+	path := r.URL.EscapedPath()
+	switch path {
+	case platformsPath:
+		if allow(w, r, map[string]route{http.MethodPost: {}}) {
+			s.register(w, r)
+		}
+		return
+	case "/.well-known/agent-card.json":
+		if len(s.brands) == 1 && allow(w, r, routes[".well-known/agent-card.json"]) {
+			s.serveCard(w, r, s.brands[0])
+		} else if len(s.brands) != 1 {
+			w.WriteHeader(http.StatusNotFound)
+		}
+		return
+	}
+	segments := segmentsOf(path) // "", "a2a", brand id, …
+	if len(segments) < 4 || segments[1] != "a2a" || segments[2] == "" {
+		w.WriteHeader(http.StatusNotFound)
+		return
+	}
+	methods, known := shape(segments[3:])
+	if !known {
+		w.WriteHeader(http.StatusNotFound)
+		return
+	}
+	if !allow(w, r, methods) {
+		return
+	}
+	route := methods[methodOf(r, methods)]
+	var who caller
+	if route.caller != nil {
+		var err error
+		if who, err = s.identities.caller(r.Context(), r.Header, s.audience); err != nil {
+			s.log.Info("caller refused", "path", path, "reason", err)
+			w.Header().Set("WWW-Authenticate", `Bearer realm="a2a"`)
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		if wait := s.limit(who); wait > 0 {
+			tooMany(w, wait)
+			return
+		}
+	}
+	b := s.business(segments[2])
+	if b == nil || route.delegated && !b.delegated() {
+		w.WriteHeader(http.StatusNotFound)
+		return
+	}
+	if route.caller != nil {
+		route.caller(s, w, r, b, who)
+		return
+	}
+	route.anonymous(s, w, r, b)
+}
+
+// methodOf is the request's method as the routes know it: HEAD is GET where
+// everybody may read.
+func methodOf(r *http.Request, methods map[string]route) string {
+	if r.Method == http.MethodHead && methods[http.MethodGet].anonymous != nil {
+		return http.MethodGet
+	}
+	return r.Method
+}
+
+// allow answers 405 if the path does not take the method.
+func allow(w http.ResponseWriter, r *http.Request, methods map[string]route) bool {
+	if _, ok := methods[methodOf(r, methods)]; ok {
+		return true
+	}
+	for _, m := range []string{http.MethodGet, http.MethodPost, http.MethodDelete} {
+		if _, ok := methods[m]; ok {
+			w.Header().Add("Allow", m)
+		}
+	}
+	w.WriteHeader(http.StatusMethodNotAllowed)
+	return false
+}
+
+// serveBrandSite is the handler of the brands' own domain: the well-known card of
+// the first brand, and the login of all.
+func (s *Sandbox) serveBrandSite(w http.ResponseWriter, r *http.Request) {
+	get := map[string]route{http.MethodGet: {anonymous: (*Sandbox).serveCard}}
+	switch r.URL.EscapedPath() {
+	case "/.well-known/agent-card.json":
+		if allow(w, r, get) {
+			w.Header().Set("Access-Control-Allow-Origin", "*")
+			w.Header().Set("Location", s.brands[0].cardURL())
+			w.WriteHeader(http.StatusFound)
+		}
+	case loginPath:
+		get[http.MethodPost] = route{}
+		switch {
+		case !allow(w, r, get):
+		case r.Method == http.MethodPost:
+			s.login(w, r)
+		default:
+			s.loginPage(w, r)
+		}
+	default:
+		w.WriteHeader(http.StatusNotFound)
+	}
+}
+
+func (s *Sandbox) serveCard(w http.ResponseWriter, _ *http.Request, b *business) {
+	h := w.Header()
+	h.Set("Access-Control-Allow-Origin", "*")
+	h.Set("Cache-Control", fmt.Sprintf("public, max-age=%d", seconds(s.params.MaxAge)))
+	writeBody(w, http.StatusOK, typeA2A, b.cardBody)
+}
+
+func (s *Sandbox) serveMetadata(w http.ResponseWriter, r *http.Request, b *business) {
+	b.metadataHandler.ServeHTTP(w, r)
+}
+
+func (s *Sandbox) serveKeys(w http.ResponseWriter, r *http.Request, b *business) {
+	b.keysHandler.ServeHTTP(w, r)
+}

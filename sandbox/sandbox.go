@@ -1,0 +1,356 @@
+// Package sandbox is a complete PACT 1.0 business in one process: a Provider
+// with its brands' agents, their login and consent pages, and a brand's own
+// domain. It is for trying personal agents, signers and Providers' clients
+// against, offline.
+//
+// [New] makes one of a [Config]; the zero Config is a sandbox on free loopback
+// ports with two brands: [Larkline], an airline with delegation, and [Marrow], a
+// bookshop that knows callers by identity only. [Sandbox.Start] serves it;
+// [Sandbox.Ready] says where it is and how to sign in. [Person] plays the user on
+// the pages.
+//
+// It behaves as the protocol says and strictly so: what a Provider must refuse is
+// refused. Its state is in memory and ends with it. It is not meant to be
+// reachable from a network that is not trusted: by default every issuer on this
+// machine may call.
+package sandbox
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/pactsigner/pactsigner/jwks"
+)
+
+// Config is what a sandbox is made of. The zero value works.
+type Config struct {
+	// Listen and BrandListen are the host:port of the Provider and of the brands'
+	// own domain; "127.0.0.1:0" if empty.
+	Listen, BrandListen string
+	// PublicURL and BrandURL are the origins under which others reach the two;
+	// "http://" and the listener's address if empty.
+	PublicURL, BrandURL string
+	// Audience is what PA-JWTs for this Provider must have as aud; PublicURL +
+	// "/a2a" if empty. It must not be an interface URL.
+	Audience string
+	// Brands at this Provider. The brands' own domain is the first one's.
+	// Larkline and Marrow if empty.
+	Brands []Brand
+	// Accounts are the users that can sign in. If empty there is one, with a
+	// password drawn at random.
+	Accounts []Account
+	// Issuers tells which issuers may call beside those that register;
+	// LoopbackIssuers if nil. It is asked with the iss of a token that nobody has
+	// verified, and must take origins only.
+	Issuers func(issuer string) bool
+	// Params; Defaults() if zero.
+	Params Params
+	// Now is the clock; time.Now if nil.
+	Now func() time.Time
+	// Log gets why callers were refused, and failures. Nothing if nil.
+	Log *slog.Logger
+
+	// passwordMemory is Argon2's in KiB; passwordMemory if 0. Tests take less.
+	passwordMemory uint32
+}
+
+// Ready says where a sandbox is and how to use it.
+type Ready struct {
+	Provider string       `json:"provider"`
+	Audience string       `json:"audience"`
+	Brands   []ReadyBrand `json:"brands"`
+	Login    Login        `json:"login"`
+}
+
+// ReadyBrand is a brand and the URL of its card: the one on its own domain, which
+// redirects, where it has one.
+type ReadyBrand struct {
+	ID   string `json:"id"`
+	Name string `json:"name"`
+	Card string `json:"card"`
+}
+
+// Sandbox is a Provider and a brand's domain.
+type Sandbox struct {
+	publicURL, brandURL string
+	audience            string
+	brands              []*business
+	accounts            []*account
+	noAccount           *account // what a login under no account is compared with
+	announced           Login
+	params              Params
+	now                 func() time.Time
+	log                 *slog.Logger
+
+	store      *store
+	identities *identities
+	fetcher    *keyFetcher
+
+	issuerLimit, userLimit, deviceLimit, loginLimit *limiter
+
+	provider, brandSite listening
+	started             sync.WaitGroup
+}
+
+// listening is a handler and where it is served.
+type listening struct {
+	listener net.Listener
+	server   *http.Server
+}
+
+// business is a brand as served.
+type business struct {
+	Brand
+	interfaceURL    string
+	cardBody        []byte
+	key             *asKey // nil without delegation
+	metadataHandler http.Handler
+	keysHandler     http.Handler
+}
+
+func (b *business) asIssuer() string { return b.interfaceURL + "/oauth" }
+func (b *business) cardURL() string  { return b.interfaceURL + "/.well-known/agent-card.json" }
+func (b *business) metadataURL() string {
+	return b.asIssuer() + "/.well-known/oauth-authorization-server"
+}
+func (b *business) jwksURL() string    { return b.asIssuer() + "/jwks.json" }
+func (b *business) deviceURL() string  { return b.asIssuer() + "/device_authorization" }
+func (b *business) tokenURL() string   { return b.asIssuer() + "/token" }
+func (b *business) consentURL() string { return b.asIssuer() + "/consent" }
+
+// New makes a sandbox and opens its two listeners, so that its URLs are known;
+// Close gives them up. An error names the field of the Config.
+func New(cfg Config) (_ *Sandbox, err error) {
+	s := &Sandbox{
+		params: cfg.Params,
+		now:    cfg.Now,
+		log:    cfg.Log,
+	}
+	if s.params == (Params{}) {
+		s.params = Defaults()
+	}
+	if err := s.params.Validate(); err != nil {
+		return nil, err
+	}
+	if s.now == nil {
+		s.now = time.Now
+	}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
+	if err := s.openAccounts(cfg); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			_ = s.Close()
+		}
+	}()
+	if s.publicURL, err = s.provider.open("Listen", cfg.Listen, "PublicURL", cfg.PublicURL, s.serveProvider); err != nil {
+		return nil, err
+	}
+	if s.brandURL, err = s.brandSite.open("BrandListen", cfg.BrandListen, "BrandURL", cfg.BrandURL, s.serveBrandSite); err != nil {
+		return nil, err
+	}
+	s.audience = cmp.Or(cfg.Audience, s.publicURL+"/a2a")
+	if err := s.openBrands(cfg.Brands); err != nil {
+		return nil, err
+	}
+	s.store = newStore(s.params)
+	s.fetcher = newKeyFetcher()
+	s.identities = &identities{
+		now:    s.now,
+		leeway: s.params.Leeway,
+		keys: &jwks.Cache{
+			Fetch: s.fetcher.keySet, Now: s.now,
+			TTL: s.params.KeySetTTL, RefetchEvery: s.params.KeySetRefetch,
+		},
+		allowed: cfg.Issuers,
+		registered: func(issuer string) (string, bool) {
+			p, ok := s.store.platform(issuer)
+			return p.JWKSURI, ok
+		},
+	}
+	if s.identities.allowed == nil {
+		s.identities.allowed = LoopbackIssuers
+	}
+	s.issuerLimit, s.userLimit = newLimiter(s.params.IssuerLimit), newLimiter(s.params.UserLimit)
+	s.deviceLimit, s.loginLimit = newLimiter(s.params.DeviceLimit), newLimiter(s.params.LoginLimit)
+	return s, nil
+}
+
+// open listens and returns the origin.
+func (l *listening) open(listenField, listen, urlField, origin string, h http.HandlerFunc) (string, error) {
+	var err error
+	if l.listener, err = net.Listen("tcp", cmp.Or(listen, "127.0.0.1:0")); err != nil {
+		return "", fmt.Errorf("sandbox: %s: %w", listenField, err)
+	}
+	l.server = &http.Server{
+		Handler:           h,
+		ReadHeaderTimeout: 10 * time.Second,
+		ReadTimeout:       30 * time.Second,
+		MaxHeaderBytes:    64 << 10,
+		ErrorLog:          slog.NewLogLogger(slog.DiscardHandler, slog.LevelError),
+	}
+	if origin == "" {
+		if addr, ok := l.listener.Addr().(*net.TCPAddr); ok && addr.IP.IsUnspecified() {
+			return "", fmt.Errorf("sandbox: %s is missing: needed with %s %q, which names no host", urlField, listenField, listen)
+		}
+		origin = "http://" + l.listener.Addr().String()
+	}
+	if u, err := url.Parse(origin); err != nil || originOf(origin) != origin || u.Host == "" {
+		return "", fmt.Errorf("sandbox: %s %q: use an origin such as https://provider.example, without a path or trailing slash", urlField, origin)
+	}
+	return origin, nil
+}
+
+func (s *Sandbox) openBrands(brands []Brand) error {
+	if len(brands) == 0 {
+		brands = []Brand{Larkline(s.now()), Marrow()}
+	}
+	for _, brand := range brands {
+		if err := brand.validate(); err != nil {
+			return fmt.Errorf("sandbox: Brands: %q: %w", brand.Name, err)
+		}
+		if s.business(brand.ID) != nil {
+			return fmt.Errorf("sandbox: Brands: id %q appears twice", brand.ID)
+		}
+		b := &business{Brand: brand, interfaceURL: s.publicURL + "/a2a/" + brand.ID}
+		if s.audience == b.interfaceURL {
+			return errors.New("sandbox: Audience must not be an interface URL: it is what only this Provider and the issuer agreed on")
+		}
+		if err := b.open(s.publicURL, s.params.MaxAge); err != nil {
+			return fmt.Errorf("sandbox: brand %q: %w", brand.Name, err)
+		}
+		s.brands = append(s.brands, b)
+	}
+	return nil
+}
+
+// open renders what the brand publishes.
+func (b *business) open(publicURL string, maxAge time.Duration) (err error) {
+	if b.cardBody, err = json.Marshal(b.card(publicURL)); err != nil || !b.delegated() {
+		return err
+	}
+	if b.key, err = newASKey(); err != nil {
+		return err
+	}
+	body, err := json.Marshal(b.metadata())
+	if err != nil {
+		return err
+	}
+	serve := func(d jwks.Document) http.Handler {
+		return jwks.Handler(maxAge, func() (*jwks.Document, error) { return &d, nil })
+	}
+	b.metadataHandler, b.keysHandler = serve(jwks.DocumentOf(body)), serve(b.key.document)
+	return nil
+}
+
+// check holds a brand to its own rules: what it used was allowed, what it misses
+// can be given.
+func (b *business) check(t Turn, r Reply) error {
+	for _, used := range r.Used {
+		if !t.Allowed(used) {
+			return fmt.Errorf("sandbox: the brand used %q, which was not allowed", used)
+		}
+	}
+	if len(r.Missing) > 0 {
+		if _, ok := b.pick(r.Missing); !ok || slices.ContainsFunc(r.Missing, t.Allowed) {
+			return fmt.Errorf("sandbox: the brand misses %q, which it has or nobody can give", r.Missing)
+		}
+		return nil
+	}
+	if strings.TrimSpace(r.Text) == "" {
+		return errors.New("sandbox: the brand answered nothing")
+	}
+	return nil
+}
+
+// Start serves both listeners until Close. Call it once.
+func (s *Sandbox) Start() {
+	for _, l := range []*listening{&s.provider, &s.brandSite} {
+		s.started.Go(func() {
+			if err := l.server.Serve(l.listener); !errors.Is(err, http.ErrServerClosed) {
+				s.log.Error("listener failed", "address", l.listener.Addr().String(), "error", err)
+			}
+		})
+	}
+}
+
+// closeTimeout is how long Close waits for requests in flight.
+const closeTimeout = 5 * time.Second
+
+// Close stops serving: requests in flight finish first, within five seconds.
+func (s *Sandbox) Close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	var errs []error
+	for _, l := range []*listening{&s.provider, &s.brandSite} {
+		if l.server != nil {
+			errs = append(errs, l.server.Shutdown(ctx), l.server.Close())
+		}
+		if l.listener != nil {
+			if err := l.listener.Close(); !errors.Is(err, net.ErrClosed) {
+				errs = append(errs, err)
+			}
+		}
+	}
+	s.started.Wait()
+	if s.fetcher != nil {
+		s.fetcher.close()
+	}
+	return errors.Join(errs...)
+}
+
+// Provider is the Provider's handler, for who serves it by other means than Start.
+func (s *Sandbox) Provider() http.Handler { return http.HandlerFunc(s.serveProvider) }
+
+// BrandSite is the handler of the brands' own domain.
+func (s *Sandbox) BrandSite() http.Handler { return http.HandlerFunc(s.serveBrandSite) }
+
+// Ready says where the sandbox is and how to sign in.
+func (s *Sandbox) Ready() Ready {
+	r := Ready{Provider: s.publicURL, Audience: s.audience, Login: s.announced}
+	for i, b := range s.brands {
+		card := b.cardURL()
+		if i == 0 {
+			card = s.brandURL + "/.well-known/agent-card.json"
+		}
+		r.Brands = append(r.Brands, ReadyBrand{ID: b.ID, Name: b.Name, Card: card})
+	}
+	return r
+}
+
+func (s *Sandbox) business(id string) *business {
+	for _, b := range s.brands {
+		if b.ID == id {
+			return b
+		}
+	}
+	return nil
+}
+
+// limit uses up a call of the caller and its issuer, or says how long to wait.
+func (s *Sandbox) limit(who caller) time.Duration {
+	now := s.now()
+	wait, _ := s.userLimit.take(limitKey(who), now)
+	if wait == 0 {
+		wait, _ = s.issuerLimit.take(who.issuer, now)
+	}
+	return wait
+}
+
+// limitKey is unambiguous: an issuer holds no space.
+func limitKey(who caller) string { return who.issuer + " " + who.subject }
