@@ -68,6 +68,12 @@ func (v View) Killed(t Target) error {
 	return nil
 }
 
+// AudienceKilled says whether a live entry covers just this audience of an issuer,
+// whatever wider ones there are.
+func (v View) AudienceKilled(issuer, audience string) bool {
+	return v.index != nil && v.index.audiences[name{issuer, audience}] != nil
+}
+
 // valid says whether the permit of v still holds. Both clocks count: the
 // monotonic one may stand still while the machine sleeps, the wall clock may be
 // set.

@@ -22,7 +22,8 @@ const (
 )
 
 // openIdentity reads the folder's identity, or makes it if the folder is new.
-func (k *Keyring) openIdentity(passphrase Passphrase) error {
+func (k *Keyring) openIdentity(opts Options) error {
+	passphrase := opts.Passphrase
 	plain, encrypted := filepath.Join(k.dir, plainIdentity), filepath.Join(k.dir, encryptedIdentity)
 	hasPlain, err := exists(plain)
 	if err != nil {
@@ -44,7 +45,7 @@ func (k *Keyring) openIdentity(passphrase Passphrase) error {
 	case hasPlain:
 		return k.readIdentity(plain, "")
 	default:
-		return k.makeIdentity(passphrase)
+		return k.makeIdentity(opts)
 	}
 }
 
@@ -81,7 +82,7 @@ func (k *Keyring) readIdentity(path string, passphrase Passphrase) error {
 // makeIdentity makes the subject key and then the identity: a folder with an
 // identity is complete. What a crash in between leaves is made anew, for nothing
 // was ever derived from it.
-func (k *Keyring) makeIdentity(passphrase Passphrase) error {
+func (k *Keyring) makeIdentity(opts Options) error {
 	for _, d := range []string{keysDir, documentsDir} {
 		entries, err := os.ReadDir(filepath.Join(k.dir, d))
 		if err != nil {
@@ -104,10 +105,13 @@ func (k *Keyring) makeIdentity(passphrase Passphrase) error {
 		return fmt.Errorf("custody/local: subject key: %w", err)
 	}
 	text, name := []byte(identity.String()+"\n"), plainIdentity
-	if passphrase != "" {
-		scrypt, err := age.NewScryptRecipient(string(passphrase))
+	if opts.Passphrase != "" {
+		scrypt, err := age.NewScryptRecipient(string(opts.Passphrase))
 		if err != nil {
 			return fmt.Errorf("custody/local: passphrase: %w", err)
+		}
+		if opts.workFactor > 0 {
+			scrypt.SetWorkFactor(opts.workFactor)
 		}
 		if text, err = encrypt(text, scrypt); err != nil {
 			return fmt.Errorf("custody/local: %w", err)

@@ -46,6 +46,10 @@ type Options struct {
 	// Passphrase, if set, encrypts the identity. A folder keeps the form that it
 	// was made with: opening it in the other one is an error.
 	Passphrase Passphrase
+
+	// workFactor is the logarithm of scrypt's cost; zero leaves it to age. Tests
+	// have no time for that.
+	workFactor int
 }
 
 // Passphrase is a secret that prints as "[redacted]".
@@ -117,7 +121,7 @@ func (k *Keyring) open(opts Options) error {
 			return err
 		}
 	}
-	if err := k.openIdentity(opts.Passphrase); err != nil {
+	if err := k.openIdentity(opts); err != nil {
 		return err
 	}
 	var err error

@@ -2404,7 +2404,8 @@ type RotateCredentialRequest struct {
 	Id     string                 `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
 	Reason string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	// As in CreateCredentialRequest.
-	Credential    string               `protobuf:"bytes,4,opt,name=credential,proto3" json:"credential,omitempty"`
+	Credential string `protobuf:"bytes,4,opt,name=credential,proto3" json:"credential,omitempty"`
+	// Zero keeps the end as it is; required if the credential has expired.
 	ExpiresIn     *durationpb.Duration `protobuf:"bytes,5,opt,name=expires_in,json=expiresIn,proto3" json:"expires_in,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -73,7 +73,8 @@ type AdminServiceClient interface {
 	// effective. operator.
 	Kill(ctx context.Context, in *KillRequest, opts ...grpc.CallOption) (*KillResponse, error)
 	// WaitKill streams the barrier of an epoch until it is effective. It can be
-	// called again at any time. viewer.
+	// called again at any time. On REST each line of the body is one JSON object
+	// {"result": Barrier} or {"error": Status}. viewer.
 	WaitKill(ctx context.Context, in *WaitKillRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[Barrier], error)
 	// KillStatus lists the entries in force. viewer.
 	KillStatus(ctx context.Context, in *KillStatusRequest, opts ...grpc.CallOption) (*KillStatusResponse, error)
@@ -403,7 +404,8 @@ type AdminServiceServer interface {
 	// effective. operator.
 	Kill(context.Context, *KillRequest) (*KillResponse, error)
 	// WaitKill streams the barrier of an epoch until it is effective. It can be
-	// called again at any time. viewer.
+	// called again at any time. On REST each line of the body is one JSON object
+	// {"result": Barrier} or {"error": Status}. viewer.
 	WaitKill(*WaitKillRequest, grpc.ServerStreamingServer[Barrier]) error
 	// KillStatus lists the entries in force. viewer.
 	KillStatus(context.Context, *KillStatusRequest) (*KillStatusResponse, error)
