@@ -1,0 +1,297 @@
+package storetest
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/pactsigner/pactsigner/killswitch"
+)
+
+var switchCases = []testCase{
+	{"kill and resume", killAndResume},
+	{"epochs of acts at the same time", killRace},
+	{"resume on another epoch", resumeChanged},
+	{"merge", merge},
+	{"beats", beats},
+	{"a kill knows who beat before it", killSeesBeats},
+	{"changed", changed},
+}
+
+func entry(id string, scope killswitch.Scope) killswitch.Entry {
+	return killswitch.Entry{ID: id, Scope: scope, Reason: "testing", Actor: "tester"}
+}
+
+var everything = killswitch.Scope{Kind: killswitch.All}
+
+// same says whether two states hold the same.
+func same(a, b killswitch.State) bool {
+	_, more := a.Absorb(b)
+	_, less := b.Absorb(a)
+	return !more && !less && len(a.Entries) == len(b.Entries) && len(a.Resumes) == len(b.Resumes)
+}
+
+func (h *harness) state() killswitch.State {
+	h.Helper()
+	s, err := h.State(h.ctx)
+	h.ok(err)
+	return s
+}
+
+func (h *harness) wantLive(ids ...string) {
+	h.Helper()
+	live := mapped(h.state().Live(), func(e killswitch.Entry) string { return e.ID })
+	if fmt.Sprint(live) != fmt.Sprint(ids) {
+		h.Fatalf("live are %v, want %v", live, ids)
+	}
+}
+
+func killAndResume(h *harness) {
+	if s := h.state(); s.Epoch != 0 || len(s.Entries)+len(s.Resumes) != 0 {
+		h.Fatalf("a new store's switch is %+v", s)
+	}
+	e := entry("one", killswitch.Scope{Kind: killswitch.Device, Issuer: issuer, Value: "thumb"})
+	e.Expires = h.now().Add(time.Hour)
+	first, replicas, err := h.Kill(h.ctx, e, 0, act("kill"))
+	h.ok(err)
+	if first.Epoch != 1 || !first.Time.Equal(h.now()) || !first.Expires.Equal(e.Expires) || first.Scope != e.Scope || len(replicas) != 0 {
+		h.Fatalf("kill gave %+v and %v", first, replicas)
+	}
+	second, _, err := h.Kill(h.ctx, entry("two", everything), 10, act("kill"))
+	h.ok(err)
+	if second.Epoch != 10 {
+		h.Fatalf("a kill with floor 10 has epoch %d", second.Epoch)
+	}
+	third, _, err := h.Kill(h.ctx, entry("three", everything), 5, act("kill"))
+	h.ok(err)
+	if third.Epoch != 11 {
+		h.Fatalf("a kill with floor 5 after epoch 10 has epoch %d", third.Epoch)
+	}
+	h.wantLive("one", "two", "three")
+	r, err := h.Resume(h.ctx, killswitch.Resume{ID: "r", Entries: []string{"two", "one"}, Reason: "over", Actor: "tester"}, 11, 20, act("resume"))
+	h.ok(err)
+	if r.Epoch != 20 || !r.Time.Equal(h.now()) {
+		h.Fatalf("resume gave %+v", r)
+	}
+	h.wantLive("three")
+	before := h.state()
+	h.reopen()
+	h.wantLive("three")
+	if after := h.state(); !same(before, after) || len(after.Entries) != 3 || after.Epoch != 20 {
+		h.Fatalf("after a restart the switch is %+v, was %+v", after, before)
+	}
+	all := h.wholeAudit()
+	if len(all) != 4 || all[0].Action != "kill" || all[3].Action != "resume" {
+		h.Fatalf("the audit log is %+v", all)
+	}
+	if _, _, err := h.Kill(h.ctx, entry("", everything), 0, act("kill")); err == nil {
+		h.Fatal("a kill without an id was taken")
+	}
+}
+
+func killRace(h *harness) {
+	const n = 30
+	epochs := make([]uint64, n)
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() {
+			e, _, err := h.Kill(h.ctx, entry(fmt.Sprint("id", i), everything), 0, act("kill"))
+			if err != nil {
+				h.Errorf("kill: %v", err)
+			}
+			epochs[i] = e.Epoch
+		})
+	}
+	wg.Wait()
+	seen := make(map[uint64]bool)
+	for _, e := range epochs {
+		if seen[e] {
+			h.Fatalf("two kills have epoch %d", e)
+		}
+		seen[e] = true
+	}
+	if s := h.state(); s.Epoch != n || len(s.Live()) != n {
+		h.Fatalf("after %d kills the epoch is %d and %d entries are live", n, s.Epoch, len(s.Live()))
+	}
+}
+
+func resumeChanged(h *harness) {
+	first, _, err := h.Kill(h.ctx, entry("one", everything), 0, act("kill"))
+	h.ok(err)
+	_, _, err = h.Kill(h.ctx, entry("two", everything), 0, act("kill"))
+	h.ok(err)
+	r := killswitch.Resume{ID: "r", Entries: []string{"one"}, Reason: "over", Actor: "tester"}
+	_, err = h.Resume(h.ctx, r, first.Epoch, 0, act("resume"))
+	h.wantIs(err, killswitch.ErrChanged)
+	_, err = h.Resume(h.ctx, r, h.epoch()+1, 0, act("resume"))
+	h.wantIs(err, killswitch.ErrChanged)
+	h.wantLive("one", "two")
+	if h.epoch() != 2 || len(h.wholeAudit()) != 2 {
+		h.Fatal("a resume that failed left something")
+	}
+	// Of many on the same epoch one wins.
+	var won int
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	for i := range 10 {
+		wg.Go(func() {
+			r := r
+			r.ID = fmt.Sprint("r", i)
+			if _, err := h.Resume(h.ctx, r, 2, 0, act("resume")); err == nil {
+				mu.Lock()
+				won++
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	if won != 1 {
+		h.Fatalf("%d resumes of one epoch were taken", won)
+	}
+}
+
+func merge(h *harness) {
+	at := h.now()
+	foreign := killswitch.State{
+		Epoch: 7,
+		Entries: []killswitch.Entry{
+			{ID: "x", Scope: everything, Reason: "r", Actor: "a", Time: at, Epoch: 6},
+			{ID: "y", Scope: killswitch.Scope{Kind: killswitch.Issuer, Issuer: issuer}, Reason: "r", Actor: "a", Time: at, Epoch: 3},
+		},
+		Resumes: []killswitch.Resume{{ID: "z", Entries: []string{"y"}, Reason: "r", Actor: "a", Time: at, Epoch: 7}},
+	}
+	_, _, err := h.Kill(h.ctx, entry("own", everything), 0, act("kill"))
+	h.ok(err)
+	before := h.state()
+	want, _ := before.Absorb(foreign)
+	got, err := h.Merge(h.ctx, foreign)
+	h.ok(err)
+	if !same(got, want) || got.Epoch <= 7 {
+		h.Fatalf("merge gave %+v, want %+v", got, want)
+	}
+	h.wantLive("own", "x")
+	again, err := h.Merge(h.ctx, foreign)
+	h.ok(err)
+	if !same(again, want) {
+		h.Fatalf("merging again gave %+v", again)
+	}
+	_, err = h.Merge(h.ctx, killswitch.State{})
+	h.ok(err)
+	h.reopen()
+	if s := h.state(); !same(s, want) {
+		h.Fatalf("after a restart the switch is %+v, want %+v", s, want)
+	}
+	g, err := h.Beat(h.ctx, killswitch.Beat{Replica: "a"})
+	h.ok(err)
+	if g.Epoch != want.Epoch {
+		h.Fatalf("a beat got epoch %d, want %d", g.Epoch, want.Epoch)
+	}
+	higher, err := h.Merge(h.ctx, killswitch.State{Epoch: 100})
+	h.ok(err)
+	if higher.Epoch < 100 {
+		h.Fatalf("merging epoch 100 gave %d", higher.Epoch)
+	}
+}
+
+func beats(h *harness) {
+	g, err := h.Beat(h.ctx, killswitch.Beat{Replica: "a", Version: "v1", Epoch: 0, Revisions: map[string]uint64{issuer: 4}, Ready: true, Time: h.now()})
+	h.ok(err)
+	if g.Epoch != 0 || !g.Time.Equal(h.now()) {
+		h.Fatalf("granted %+v", g)
+	}
+	h.backend.Advance(4 * time.Second)
+	_, err = h.Beat(h.ctx, killswitch.Beat{Replica: "b"})
+	h.ok(err)
+	h.backend.Advance(2 * time.Second)
+	names := func(liveFor time.Duration) string {
+		h.Helper()
+		list, err := h.Replicas(h.ctx, liveFor)
+		h.ok(err)
+		return fmt.Sprint(mapped(list, func(r killswitch.Replica) string { return r.Replica }))
+	}
+	if a, b := names(time.Minute), names(5*time.Second); a != "[a b]" || b != "[b]" {
+		h.Fatalf("replicas of a minute are %s, of 5 s %s", a, b)
+	}
+	list, err := h.Replicas(h.ctx, time.Minute)
+	h.ok(err)
+	a := list[0]
+	if a.Version != "v1" || !a.Ready || a.Revisions[issuer] != 4 || h.now().Sub(a.Seen) != 6*time.Second {
+		h.Fatalf("replica a is %+v", a)
+	}
+	e, registered, err := h.Kill(h.ctx, entry("one", everything), 0, act("kill"))
+	h.ok(err)
+	if len(registered) != 2 {
+		h.Fatalf("the kill saw %v", registered)
+	}
+	g, err = h.Beat(h.ctx, killswitch.Beat{Replica: "a", Epoch: e.Epoch})
+	h.ok(err)
+	if g.Epoch != e.Epoch {
+		h.Fatalf("granted epoch %d after a kill in %d", g.Epoch, e.Epoch)
+	}
+	h.backend.Advance(9 * time.Second)
+	_, registered, err = h.Kill(h.ctx, entry("two", everything), 0, act("kill"))
+	h.ok(err)
+	if len(registered) != 1 || registered[0].Replica != "a" || registered[0].Epoch != e.Epoch {
+		h.Fatalf("11 s after b's last beat a kill saw %+v", registered)
+	}
+}
+
+func killSeesBeats(h *harness) {
+	const n = 50
+	grants := make([]killswitch.Grant, n)
+	var registered map[string]bool
+	var epoch uint64
+	var wg sync.WaitGroup
+	start := make(chan struct{})
+	for i := range n {
+		wg.Go(func() {
+			<-start
+			var err error
+			if grants[i], err = h.Beat(h.ctx, killswitch.Beat{Replica: fmt.Sprint(i)}); err != nil {
+				h.Errorf("beat: %v", err)
+			}
+		})
+	}
+	wg.Go(func() {
+		<-start
+		e, replicas, err := h.Kill(h.ctx, entry("one", everything), 0, act("kill"))
+		if err != nil {
+			h.Errorf("kill: %v", err)
+		}
+		epoch, registered = e.Epoch, make(map[string]bool)
+		for _, r := range replicas {
+			registered[r.Replica] = true
+		}
+	})
+	close(start)
+	wg.Wait()
+	for i, g := range grants {
+		if g.Epoch < epoch && !registered[fmt.Sprint(i)] {
+			h.Fatalf("replica %d was granted epoch %d, and the kill in %d did not see it", i, g.Epoch, epoch)
+		}
+	}
+}
+
+func changed(h *harness) {
+	wait := func(what string, c <-chan struct{}) {
+		h.Helper()
+		select {
+		case <-c:
+		case <-time.After(10 * time.Second):
+			h.Fatalf("%s was not announced", what)
+		}
+	}
+	a, b := h.Changed(), h.Changed()
+	_, _, err := h.Kill(h.ctx, entry("one", everything), 0, act("kill"))
+	h.ok(err)
+	wait("a kill", a)
+	wait("a kill, to the second who waits,", b)
+	a = h.Changed()
+	_, err = h.Resume(h.ctx, killswitch.Resume{ID: "r", Entries: []string{"one"}, Reason: "r", Actor: "a"}, 1, 0, act("resume"))
+	h.ok(err)
+	wait("a resume", a)
+	a = h.Changed()
+	_, err = h.Merge(h.ctx, killswitch.State{Epoch: 9})
+	h.ok(err)
+	wait("a merge", a)
+}

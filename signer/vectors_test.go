@@ -1,0 +1,82 @@
+package signer_test
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pactsigner/pactsigner/signer"
+)
+
+// The whole service gives the vectors' verdicts on both faces, each in a world
+// where nothing was used up; and what is accepted once is not accepted twice.
+func TestServiceAssertionVectors(t *testing.T) {
+	for i, dir := range append([]string{"testdata"}, filepath.SplitList(os.Getenv("PACT_VECTORS"))...) {
+		data, err := os.ReadFile(filepath.Join(dir, "assertions.json"))
+		if i > 0 && errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		var file struct {
+			Given struct {
+				Endpoint string
+				Enrolled []struct{ Kid, X, Y string }
+				Now      int64
+			}
+			Cases []struct{ Name, Assertion, Want string }
+		}
+		if err := json.Unmarshal(data, &file); err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range file.Cases {
+			t.Run(filepath.Base(dir)+"/"+c.Name, func(t *testing.T) {
+				for _, face := range []string{"rest", "grpc"} {
+					w := newContractWorld(t, func(cfg *worldConfig) {
+						cfg.start = time.Unix(file.Given.Now, 0)
+						cfg.issuers[0].URL = strings.TrimSuffix(file.Given.Endpoint, "/pact/sign")
+					})
+					for _, k := range file.Given.Enrolled {
+						w.enrolPoint(k.Kid, k.X, k.Y)
+					}
+					call := func() reply { return w.faces()[face]("/pact/sign", goodSign, "PACT-Device "+c.Assertion) }
+					r := call()
+					switch c.Want {
+					case "ok":
+						if r.status != http.StatusOK {
+							t.Errorf("%s: %+v", face, r)
+						}
+					case "unauthorized":
+						r.refused(t, http.StatusUnauthorized, "unauthorized")
+					default:
+						t.Errorf("want %q: not a verdict", c.Want)
+					}
+					call().refused(t, http.StatusUnauthorized, "unauthorized")
+				}
+			})
+		}
+	}
+}
+
+// enrolPoint enrols a key of which only the public half is known.
+func (w *contractWorld) enrolPoint(thumbprint, x, y string) {
+	w.t.Helper()
+	bx, errX := base64.RawURLEncoding.DecodeString(x)
+	by, errY := base64.RawURLEncoding.DecodeString(y)
+	epoch, err := w.guard.Check(killTarget(w.issuer))
+	if err := errors.Join(errX, errY, err); err != nil {
+		w.t.Fatal(err)
+	}
+	d := signer.Device{Issuer: w.issuer, Thumbprint: thumbprint, Subject: "pa_" + thumbprint, Point: append(bx, by...)}
+	if _, err := w.store.Enroll(w.t.Context(), signer.Enrolment{Device: d, Epoch: epoch}); err != nil {
+		w.t.Fatal(err)
+	}
+}
