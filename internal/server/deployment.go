@@ -1,0 +1,240 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/pactsigner/pactsigner/custody"
+	"github.com/pactsigner/pactsigner/custody/local"
+	"github.com/pactsigner/pactsigner/internal/config"
+	"github.com/pactsigner/pactsigner/internal/store/bolt"
+	"github.com/pactsigner/pactsigner/killswitch"
+)
+
+// deploymentName is the custody document that says what belongs together.
+const deploymentName = "deployment"
+
+// deploymentFormat is the newest format of the document that this version
+// knows, and the oldest whose readers understand what it writes.
+const deploymentFormat = 1
+
+// The states of a deployment. It is initialising while its store is made; once
+// it is ready a store that is missing was lost.
+const (
+	initialising = "initialising"
+	ready        = "ready"
+)
+
+// deployment lives as long as the keys do.
+type deployment struct {
+	Format    int    `json:"format"`
+	MinReader int    `json:"minReader"`
+	State     string `json:"state"`
+	// EnrolmentClosed: the store was lost, and with it who was invalidated.
+	// Every issuer's enrolment is closed until an operator opens it.
+	EnrolmentClosed bool `json:"enrolmentClosed,omitzero"`
+	// AdminToken is the first admin token's hash.
+	AdminToken string `json:"adminToken,omitzero"`
+}
+
+// loadDeployment returns the document and its revision, 0 if there is none.
+func loadDeployment(ctx context.Context, k custody.Keyring) (deployment, uint64, error) {
+	doc, err := k.Load(ctx, deploymentName)
+	if errors.Is(err, custody.ErrNotFound) {
+		return deployment{Format: deploymentFormat, MinReader: deploymentFormat, State: initialising}, 0, nil
+	}
+	if err != nil {
+		return deployment{}, 0, fmt.Errorf("load the deployment's record: %w", err)
+	}
+	var d deployment
+	if err := json.Unmarshal(doc.Data, &d); err != nil {
+		return d, 0, fmt.Errorf("the deployment's record in custody: %w", err)
+	}
+	if d.Format != deploymentFormat || d.MinReader > deploymentFormat {
+		return d, 0, fmt.Errorf("the deployment's record has format %d, for readers of %d on; this version knows %d: use a newer version", d.Format, d.MinReader, deploymentFormat)
+	}
+	return d, doc.Revision, nil
+}
+
+func saveDeployment(ctx context.Context, k custody.Keyring, rev uint64, d deployment) (uint64, error) {
+	data, err := json.Marshal(d)
+	if err != nil {
+		return rev, fmt.Errorf("encode the deployment's record: %w", err)
+	}
+	rev, err = k.Swap(ctx, deploymentName, rev, data)
+	if err != nil {
+		return rev, fmt.Errorf("save the deployment's record: %w", err)
+	}
+	return rev, nil
+}
+
+// state is what a server keeps: keys and records.
+type state struct {
+	keyring    *local.Keyring
+	store      *bolt.Store
+	deployment deployment
+	token      tokenState
+}
+
+func (s *state) close() error {
+	var err error
+	if s.store != nil {
+		err = s.store.Close()
+	}
+	return errors.Join(err, s.keyring.Close())
+}
+
+// openOptions are what only `signer init` asks for.
+type openOptions struct {
+	store           bolt.Options
+	newAdminToken   bool
+	acceptLostStore bool
+	openEnrolment   bool
+}
+
+// openState opens the deployment's state, or makes it: first custody says that
+// it is being made, then the store is, then custody says ready. Interrupted at
+// any point, it goes on from there.
+func openState(ctx context.Context, cfg config.Config, o openOptions) (_ *state, err error) {
+	storeThere, err := exists(cfg.Store.Path)
+	if err != nil {
+		return nil, fmt.Errorf("store: %w", err)
+	}
+	if storeThere {
+		custodyThere, err := exists(cfg.Custody.Dir)
+		if err != nil {
+			return nil, fmt.Errorf("custody: %w", err)
+		}
+		if !custodyThere {
+			return nil, fmt.Errorf("the store %s has records but the keys in %s are gone: restore that folder from its backup, since without it every subject would change", cfg.Store.Path, cfg.Custody.Dir)
+		}
+	}
+	for _, dir := range []string{cfg.Data, cfg.Custody.Dir, filepath.Dir(cfg.Store.Path)} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, fmt.Errorf("make the data folder: %w", err)
+		}
+	}
+	passphrase, err := readPassphrase(cfg.Custody.PassphraseFile)
+	if err != nil {
+		return nil, err
+	}
+	keyring, err := local.Open(cfg.Custody.Dir, local.Options{Passphrase: passphrase})
+	if err != nil {
+		return nil, fmt.Errorf("custody: %w", err)
+	}
+	s := &state{keyring: keyring}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.close())
+		}
+	}()
+
+	d, rev, err := loadDeployment(ctx, keyring)
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case rev == 0 && storeThere:
+		return nil, fmt.Errorf("the store %s belongs to other keys than those in %s: restore the folder that goes with it, since without it every subject would change", cfg.Store.Path, cfg.Custody.Dir)
+	case rev == 0:
+		if rev, err = saveDeployment(ctx, keyring, rev, d); err != nil {
+			return nil, err
+		}
+	case d.State == ready && !storeThere && !o.acceptLostStore:
+		return nil, fmt.Errorf("the store %s is gone: restore it from its backup. If it is lost, `signer init --accept-lost-store` makes an empty one and closes enrolment: credentials, invalidations and audiences are forgotten, devices keep their subjects", cfg.Store.Path)
+	case d.State == ready && !storeThere:
+		d.State, d.EnrolmentClosed = initialising, true
+		if rev, err = saveDeployment(ctx, keyring, rev, d); err != nil {
+			return nil, err
+		}
+	}
+	if s.store, err = bolt.Open(cfg.Store.Path, o.store); err != nil {
+		return nil, err
+	}
+	before := d
+	if o.openEnrolment {
+		d.EnrolmentClosed = false
+	}
+	d.State = ready
+	if s.token, err = ensureAdminToken(adminTokenFile(cfg), &d, o.newAdminToken); err != nil {
+		return nil, err
+	}
+	if d != before {
+		if _, err := saveDeployment(ctx, keyring, rev, d); err != nil {
+			return nil, err
+		}
+	}
+	s.deployment = d
+	return s, nil
+}
+
+// exists reports whether there is something at path.
+func exists(path string) (bool, error) {
+	_, err := os.Stat(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// highWater keeps the switch's record in custody.
+func highWater(k custody.Keyring) killswitch.HighWater {
+	return killswitch.DocumentHighWater{
+		Documents: documents{k},
+		Name:      "kill-switch",
+		NotFound:  custody.ErrNotFound,
+		Conflict:  custody.ErrConflict,
+	}
+}
+
+type documents struct{ custody.Keyring }
+
+func (d documents) Load(ctx context.Context, name string) (uint64, []byte, error) {
+	doc, err := d.Keyring.Load(ctx, name)
+	return doc.Revision, doc.Data, err
+}
+
+// InitResult is what Init found or made.
+type InitResult struct {
+	Data           string `json:"data"`
+	AdminTokenFile string `json:"adminTokenFile"`
+	// NewAdminToken: the file's token was made just now.
+	NewAdminToken bool `json:"newAdminToken"`
+	// EnrolmentClosed: every issuer's enrolment is closed, after a lost store.
+	EnrolmentClosed bool `json:"enrolmentClosed"`
+	// Note says what needs attention.
+	Note string `json:"note,omitzero"`
+}
+
+// InitOptions are what an operator decides about a deployment's state. The zero
+// value makes what is missing and changes nothing else.
+type InitOptions struct {
+	NewAdminToken   bool // replace the first admin token
+	AcceptLostStore bool // make an empty store in place of one that is gone
+	OpenEnrolment   bool // after a lost store, go back to the configured mode
+}
+
+// Init makes the data folder, custody, the store and the first admin token, as
+// far as they are not there. No signer may be running on them.
+func Init(ctx context.Context, cfg config.Config, o InitOptions) (InitResult, error) {
+	cfg, err := cfg.Complete()
+	if err != nil {
+		return InitResult{}, err
+	}
+	s, err := openState(ctx, cfg, openOptions{newAdminToken: o.NewAdminToken, acceptLostStore: o.AcceptLostStore, openEnrolment: o.OpenEnrolment})
+	if err != nil {
+		return InitResult{}, err
+	}
+	return InitResult{
+		Data:            cfg.Data,
+		AdminTokenFile:  adminTokenFile(cfg),
+		NewAdminToken:   s.token == tokenMade,
+		EnrolmentClosed: s.deployment.EnrolmentClosed,
+		Note:            s.token.note(),
+	}, s.close()
+}

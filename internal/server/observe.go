@@ -1,0 +1,219 @@
+package server
+
+import (
+	"context"
+	"crypto/rand"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/pactsigner/pactsigner/jwks"
+)
+
+// requestIDHeader carries the id under which a request is in the log. Ids are
+// ours: what a caller sends is not used.
+const requestIDHeader = "X-Request-Id"
+
+type requestIDKey struct{}
+
+func withRequestID(ctx context.Context) (context.Context, string) {
+	id := rand.Text()
+	return context.WithValue(ctx, requestIDKey{}, id), id
+}
+
+// contextHandler adds the request's id to what is logged with its context.
+type contextHandler struct{ slog.Handler }
+
+func (h contextHandler) Handle(ctx context.Context, r slog.Record) error {
+	if id, ok := ctx.Value(requestIDKey{}).(string); ok {
+		r = r.Clone()
+		r.AddAttrs(slog.String("request_id", id))
+	}
+	return h.Handler.Handle(ctx, r)
+}
+
+func (h contextHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return contextHandler{h.Handler.WithAttrs(attrs)}
+}
+
+func (h contextHandler) WithGroup(name string) slog.Handler {
+	return contextHandler{h.Handler.WithGroup(name)}
+}
+
+// The methods that metrics know; every path and RPC is one of them.
+const (
+	methodSign      = "sign"
+	methodStatus    = "status"
+	methodEnroll    = "enroll"
+	methodJWKS      = "jwks"
+	methodDiscovery = "discovery"
+	methodOther     = "other"
+)
+
+func methodOfPath(path string) string {
+	switch path {
+	case "/pact/sign":
+		return methodSign
+	case "/pact/status":
+		return methodStatus
+	case "/pact/enroll":
+		return methodEnroll
+	case jwks.WellKnownPath:
+		return methodJWKS
+	case jwks.DiscoveryPath:
+		return methodDiscovery
+	}
+	return methodOther
+}
+
+func methodOfRPC(full string) string {
+	switch strings.TrimPrefix(full, "/pact.signer.v1.SignerService/") {
+	case "Sign":
+		return methodSign
+	case "Status":
+		return methodStatus
+	case "Enroll":
+		return methodEnroll
+	}
+	return methodOther
+}
+
+// resultOfStatus names an HTTP status as the contract does.
+func resultOfStatus(code int) string {
+	switch code {
+	case http.StatusOK, http.StatusNotModified, http.StatusNoContent:
+		return "ok"
+	case http.StatusBadRequest:
+		return "invalid_request"
+	case http.StatusUnauthorized:
+		return "unauthorized"
+	case http.StatusForbidden:
+		return "disabled"
+	case http.StatusNotFound, http.StatusMethodNotAllowed:
+		return "not_found"
+	case http.StatusUnprocessableEntity:
+		return "audience_not_registered"
+	case http.StatusTooManyRequests:
+		return "rate_limited"
+	case http.StatusServiceUnavailable:
+		return "unavailable"
+	}
+	return "other"
+}
+
+// resultOfError names a gRPC outcome by its reason, as on REST.
+func resultOfError(err error) string {
+	if err == nil {
+		return "ok"
+	}
+	for _, detail := range status.Convert(err).Details() {
+		if info, ok := detail.(*errdetails.ErrorInfo); ok {
+			switch info.Reason {
+			case "INVALID_REQUEST", "UNAUTHORIZED", "DISABLED", "AUDIENCE_NOT_REGISTERED", "RATE_LIMITED", "UNAVAILABLE":
+				return strings.ToLower(info.Reason)
+			}
+		}
+	}
+	return "other"
+}
+
+// recorder remembers the status of a response.
+type recorder struct {
+	http.ResponseWriter
+	code int
+}
+
+func (r *recorder) WriteHeader(code int) {
+	if r.code == 0 && code >= 200 {
+		r.code = code
+	}
+	r.ResponseWriter.WriteHeader(code)
+}
+
+func (r *recorder) Write(b []byte) (int, error) {
+	if r.code == 0 {
+		r.code = http.StatusOK
+	}
+	return r.ResponseWriter.Write(b)
+}
+
+// Unwrap is for http.ResponseController.
+func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
+
+var recorders = sync.Pool{New: func() any { return new(recorder) }}
+
+// observeHTTP counts and times the requests of the public face, and gives those
+// of the contract an id. A key set costs no allocation here.
+func (m *metrics) observeHTTP(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		began := time.Now()
+		rec := recorders.Get().(*recorder)
+		rec.ResponseWriter, rec.code = w, 0
+		method := methodOfPath(r.URL.Path)
+		if r.Method == http.MethodPost {
+			ctx, id := withRequestID(r.Context())
+			w.Header().Set(requestIDHeader, id)
+			r = r.WithContext(ctx)
+		}
+		defer func() {
+			code := rec.code
+			rec.ResponseWriter = nil
+			recorders.Put(rec)
+			m.request("rest", method, resultOfStatus(code), time.Since(began))
+		}()
+		next.ServeHTTP(rec, r)
+	})
+}
+
+// observeUnary does the same for the gRPC face.
+func (m *metrics) observeUnary(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+	began := time.Now()
+	ctx, id := withRequestID(ctx)
+	// The header is a convenience: a transport that takes none is not an error.
+	_ = grpc.SetHeader(ctx, metadata.Pairs(strings.ToLower(requestIDHeader), id))
+	resp, err := next(ctx, req)
+	m.request("grpc", methodOfRPC(info.FullMethod), resultOfError(err), time.Since(began))
+	return resp, err
+}
+
+// identify gives the admin face's REST requests an id.
+func identify(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ctx, id := withRequestID(r.Context())
+		w.Header().Set(requestIDHeader, id)
+		next.ServeHTTP(w, r.WithContext(ctx))
+	})
+}
+
+// endStreams ends streams, such as a health watch, when stop is closed: a
+// graceful stop would wait for them for ever.
+func endStreams(stop <-chan struct{}) grpc.StreamServerInterceptor {
+	return func(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+		ctx, cancel := context.WithCancel(ss.Context())
+		defer cancel()
+		finished := make(chan struct{})
+		defer close(finished)
+		go func() {
+			select {
+			case <-stop:
+				cancel()
+			case <-finished:
+			}
+		}()
+		return next(srv, stream{ss, ctx})
+	}
+}
+
+type stream struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+func (s stream) Context() context.Context { return s.ctx }
