@@ -1,0 +1,44 @@
+# Everything that a contributor runs; CONTRIBUTING.md says when.
+
+GO   ?= go
+TOOL  = $(GO) tool -modfile=tools/go.mod
+
+# How long `make fuzz` runs each fuzz target.
+FUZZTIME ?= 20s
+
+.PHONY: build test lint generate generate-check bench fuzz
+
+build:
+	$(GO) build -o bin/ ./cmd/...
+
+# All tests, under the race detector.
+test:
+	$(GO) test -race ./...
+
+lint: generate-check
+	@bad=$$(gofmt -l $$(git ls-files -co --exclude-standard '*.go')); \
+	  if [ -n "$$bad" ]; then echo "gofmt wants to change:"; echo "$$bad"; exit 1; fi
+	$(GO) vet ./...
+	$(TOOL) staticcheck ./...
+
+# The generated code under proto/, from the .proto files and gateway.yaml.
+generate:
+	$(TOOL) buf lint
+	$(TOOL) buf generate
+
+# Fails if `make generate` would change anything.
+generate-check: generate
+	@changed=$$(git status --porcelain -- proto); \
+	  if [ -n "$$changed" ]; then echo "proto/ is not as generated; run make generate and commit:"; echo "$$changed"; git diff -- proto; exit 1; fi
+
+bench:
+	$(GO) test -run '^$$' -bench . -benchmem ./...
+
+# Every fuzz target in turn.
+fuzz:
+	@$(GO) list -f '{{.ImportPath}}' ./... | while read -r pkg; do \
+	  for target in $$($(GO) test -list '^Fuzz' $$pkg | grep '^Fuzz'); do \
+	    echo "$$pkg $$target"; \
+	    $(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) $$pkg || exit 1; \
+	  done; \
+	done
