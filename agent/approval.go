@@ -1,0 +1,124 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+)
+
+// approval is what the owner decided on. What is sent is held to it (AP-3).
+type approval struct {
+	ApprovalRequest
+}
+
+// approvalDigest is the SHA-256 of a message's body without its contextId: that
+// one the business mints, later than the owner decides (PO-5), and it is no part
+// of what is asked.
+func approvalDigest(wireID, text string) (string, error) {
+	body, err := BuildMessage(wireID, "", text)
+	if err != nil {
+		return "", err
+	}
+	return digest(body), nil
+}
+
+// askApproval asks the owner, if the operation changes something or its token
+// could do more than it needs (AD-9, AP-1).
+func (a *Agent) askApproval(ctx context.Context, op *operation) error {
+	if op.effect == EffectInspect && !op.exceeds {
+		return nil
+	}
+	req, err := op.approvalRequest()
+	if err != nil {
+		return err
+	}
+	if op.approved != nil {
+		if op.approved.same(req) {
+			return nil
+		}
+		req.Changed = true // AP-3
+	}
+	decided, err := a.decide(ctx, op, req)
+	if err != nil {
+		return err
+	}
+	if !decided {
+		return refuse(StatusDenied, ReasonApprovalDenied, "the owner declined")
+	}
+	op.approved, op.asked = &approval{req}, true
+	op.result.Approval = nil
+	return nil
+}
+
+// decide gets the one explicit decision (AP-1, AP-4, AP-5).
+func (a *Agent) decide(ctx context.Context, op *operation, req ApprovalRequest) (bool, error) {
+	c := op.caller
+	if c.Confirmed && !op.asked { // it covers what was asked for, and no change of it
+		if c.Shown != nil {
+			c.Shown(req)
+		}
+		return true, nil
+	}
+	op.result.Approval = req.view()
+	if c.Approve == nil || c.Human != HumanInteractive {
+		reason := ReasonApprovalRequired
+		if c.Human == HumanNone && c.Origin == OriginOwner {
+			reason = ReasonApprovalUnavailable
+		}
+		why := "it may change something"
+		if req.Exceeds {
+			why = "the permission's token can do more than it needs (" + ReasonTokenExceeds + ")"
+		}
+		if req.Changed {
+			why = fmt.Sprintf("it differs from what was approved: it now needs %v", ids(req.Scopes))
+		}
+		return false, refuse(StatusApprovalRequired, reason, "the owner must approve this: %s", why)
+	}
+	if err := a.setConversation(ctx, op, conversationAwaitingLocal, ""); err != nil {
+		return false, err
+	}
+	c.tell(Event{Kind: EventApproval, Business: op.business.Card.Name})
+	ok, err := c.Approve(ctx, req)
+	if err != nil {
+		return false, err
+	}
+	return ok, a.renewTurn(ctx, op)
+}
+
+// approvalRequest is the whole of what is decided (AP-2).
+func (op *operation) approvalRequest() (ApprovalRequest, error) {
+	d, err := approvalDigest(op.wireID, op.req.Message)
+	if err != nil {
+		return ApprovalRequest{}, refuse(StatusFailed, ReasonInvalidInput, "message: %v", err)
+	}
+	req := ApprovalRequest{
+		Business: op.business.Card.Name, Destination: op.business.Card.SendURL(),
+		Message: op.req.Message, Effect: op.effect, Scopes: op.scopes(op.required),
+		Exceeds: op.exceeds, Digest: d,
+	}
+	if op.exceeds {
+		req.TokenScopes = op.scopes(op.grant.Scopes)
+	}
+	return req, nil
+}
+
+func (p *approval) same(req ApprovalRequest) bool {
+	old := p.ApprovalRequest
+	old.Changed, req.Changed = false, false
+	return reflect.DeepEqual(old, req)
+}
+
+func (r ApprovalRequest) view() *ApprovalView {
+	return &ApprovalView{
+		Destination: r.Destination, Message: r.Message, Effect: r.Effect,
+		Scopes: ids(r.Scopes), Digest: r.Digest, Exceeds: r.Exceeds,
+	}
+}
+
+func ids(scopes []Scope) []string {
+	out := make([]string, len(scopes))
+	for i, s := range scopes {
+		out[i] = s.ID
+	}
+	return out
+}

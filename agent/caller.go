@@ -1,0 +1,121 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// CallerOrigin says what acts through the agent (AD-2, AD-3). It comes from the
+// record of the task or surface, never from what a model said.
+type CallerOrigin string
+
+// The origins. Only the owner may send.
+const (
+	OriginOwner      CallerOrigin = "owner"     // the owner's own top-level task
+	OriginOwnerCLI   CallerOrigin = "owner_cli" // the owner on their own command line
+	OriginSubAgent   CallerOrigin = "sub_agent"
+	OriginBot        CallerOrigin = "bot"
+	OriginGateway    CallerOrigin = "gateway"
+	OriginAutomation CallerOrigin = "automation"
+)
+
+// HumanInput says how the owner can be asked (AD-3).
+type HumanInput string
+
+// The modes. The empty mode is none.
+const (
+	HumanInteractive HumanInput = "interactive" // now, by the callbacks
+	HumanOutOfBand   HumanInput = "out_of_band" // later, elsewhere
+	HumanNone        HumanInput = "none"
+)
+
+// Caller is who acts, and how the owner can be reached. Every call takes one:
+// there is no default principal (ID-7).
+type Caller struct {
+	Principal string // required
+	Origin    CallerOrigin
+	Human     HumanInput
+
+	// Confirmed is a pre-confirmation of this one operation as it was asked for
+	// (AP-5): the command line's --yes. It covers the first approval of a call; what
+	// changes after it is asked again (AP-3).
+	Confirmed bool
+	// Shown is told what a pre-confirmation confirms. May be nil.
+	Shown func(ApprovalRequest)
+	// Approve asks the owner for one decision (AP-1). nil: nobody can be asked now.
+	Approve func(context.Context, ApprovalRequest) (bool, error)
+	// SignIn shows a sign-in link to the owner, and to nobody else (DA-14); it does
+	// not wait. nil: the link is not shown, and what needs one ends as
+	// needs_user_action.
+	SignIn func(context.Context, SignIn) error
+	// Progress is told what is going on, from the calling goroutine. May be nil.
+	Progress func(Event)
+}
+
+// ErrAborted is the cancellation cause by which a caller says that the owner
+// gave up, rather than that the program stops: a sign-in then ends as cancelled
+// and does not stay pending (DA-8, DA-17).
+var ErrAborted = errors.New("given up by the owner")
+
+func (c Caller) check() error {
+	if c.Principal == "" {
+		return errors.New("caller: Principal is required: say on whose behalf the call is made")
+	}
+	if len(c.Principal) > maxScopeID {
+		return fmt.Errorf("caller: Principal is longer than %d bytes", maxScopeID)
+	}
+	return nil
+}
+
+func (c Caller) owner() bool { return c.Origin == OriginOwner || c.Origin == OriginOwnerCLI }
+
+func (c Caller) tell(e Event) {
+	if c.Progress != nil {
+		c.Progress(e)
+	}
+}
+
+// EventKind says what is going on.
+type EventKind string
+
+// The events.
+const (
+	EventDiscovering EventKind = "discovering"
+	EventApproval    EventKind = "awaiting_local_approval"
+	EventConsent     EventKind = "awaiting_business_consent"
+	EventPolling     EventKind = "polling"
+	EventRefreshing  EventKind = "refreshing"
+	EventIntroducing EventKind = "introducing"
+	EventSending     EventKind = "sending"
+	EventWaiting     EventKind = "waiting" // until Until, then again
+	EventStepUp      EventKind = "step_up"
+	EventVerifying   EventKind = "verifying"
+)
+
+// Event is a step of an operation. It holds no secrets.
+type Event struct {
+	Kind     EventKind `json:"kind"`
+	Business string    `json:"business,omitzero"` // its name; untrusted (RD-4)
+	Detail   string    `json:"detail,omitzero"`
+	Until    time.Time `json:"until,omitzero"`
+}
+
+// ApprovalRequest is what the owner decides on, whole (AP-2).
+type ApprovalRequest struct {
+	Business    string // its name; untrusted
+	Destination string // where it goes
+	Message     string // all of it
+	Effect      Effect
+	Scopes      []Scope // permissions that it is sent with; descriptions are untrusted
+	// Exceeds: the grant's token can do more than this operation needs (AD-9);
+	// TokenScopes says what.
+	Exceeds     bool
+	TokenScopes []Scope
+	// Digest is the SHA-256, in hex, of the message's body as it will be sent, but
+	// for the contextId, which the business mints.
+	Digest string
+	// Changed: something was approved before and this differs from it.
+	Changed bool
+}

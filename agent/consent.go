@@ -1,0 +1,379 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/pactsigner/pactsigner/agent/egress"
+)
+
+// authorizationPurpose is what a pending sign-in's secret is sealed for.
+func authorizationPurpose(z *authorization) string {
+	return "authorization\x00" + z.Principal + "\x00" + z.ID
+}
+
+// settle ends a sign-in, once, and deletes its codes whatever the result
+// (DA-10). The caller read z in the same transaction, pending.
+func settle(tx Tx, z *authorization, state string, reason Reason, now time.Time) error {
+	z.State, z.Reason, z.Settled = state, reason, now
+	z.release()
+	if err := put(tx, z); err != nil {
+		return err
+	}
+	return tx.DeleteSecret(z.ID)
+}
+
+// settleOnce ends a sign-in if it is pending, and returns it as it ended.
+func (a *Agent) settleOnce(ctx context.Context, principal, id, state string, reason Reason) (z *authorization, err error) {
+	err = a.store.Update(ctx, func(tx Tx) error {
+		if z, err = get[authorization](tx, principal, id); err != nil || z.State != authorizationPending {
+			return err
+		}
+		return settle(tx, z, state, reason, a.now())
+	})
+	return z, err
+}
+
+// AuthorizeRequest asks for permissions at a business.
+type AuthorizeRequest struct {
+	Business string   // id, domain or card URL
+	Scopes   []string // at least one, all on the card
+	Purpose  string   // for the owner; at most 500 characters
+}
+
+// Authorize gets the owner's consent at a business: it shows the sign-in link by
+// the caller's SignIn and waits. Without SignIn it ends as needs_user_action, with
+// the sign-in pending. A grant that covers the scopes already is taken as it is.
+func (a *Agent) Authorize(ctx context.Context, c Caller, req AuthorizeRequest) (Result, error) {
+	if err := c.check(); err != nil {
+		return Result{}, err
+	}
+	op := &operation{caller: c}
+	return op.finish(ctx, a.authorize(ctx, op, req))
+}
+
+func (a *Agent) authorize(ctx context.Context, op *operation, req AuthorizeRequest) error {
+	op.ref, op.required = req.Business, ScopeSet(strings.Join(req.Scopes, " "))
+	op.purpose = req.Purpose
+	for _, gate := range []gate{a.isAvailable, a.isPreferred, a.isIdentified, a.hasBusiness, a.hasProvider} {
+		if err := gate(ctx, op); err != nil {
+			return err
+		}
+	}
+	switch {
+	case !op.caller.owner():
+		return refuse(StatusBlocked, ReasonDelegationRequired, "only the owner may ask a business for permissions")
+	case len(op.required) == 0:
+		return refuse(StatusFailed, ReasonInvalidInput, "scopes: name at least one permission")
+	case utf8.RuneCountInString(req.Purpose) > maxPurpose:
+		return refuse(StatusFailed, ReasonInvalidInput, "purpose: it is longer than %d characters", maxPurpose)
+	}
+	if err := knownScopes(op); err != nil {
+		return err
+	}
+	if err := a.coverScopes(ctx, op); err != nil {
+		return err
+	}
+	if op.grant == nil {
+		if err := a.getConsent(ctx, op); err != nil {
+			return err
+		}
+	}
+	op.result.Status = StatusDone
+	v := a.grantView(op.grant, op.business.Card.Name)
+	op.result.Grant = &v
+	return nil
+}
+
+// getConsent gets a grant that covers op.required from the owner, by a sign-in
+// that is pending already or a new one.
+func (a *Agent) getConsent(ctx context.Context, op *operation) error {
+	z, err := a.pendingFor(ctx, op)
+	if err != nil {
+		return err
+	}
+	if z == nil {
+		if z, err = a.startAuthorization(ctx, op); err != nil {
+			return err
+		}
+	}
+	name := op.business.Card.Name
+	op.setAuthorization(a, z)
+	if op.caller.SignIn == nil || op.caller.Human != HumanInteractive {
+		return refuse(StatusNeedsUserAction, ReasonSignInPending, "the owner must sign in at the business: pactctl authorization wait %s", z.ID)
+	}
+	if err := a.showSignIn(ctx, op.caller, z); err != nil {
+		return err
+	}
+	op.caller.tell(Event{Kind: EventConsent, Business: name, Until: z.Deadline})
+	z, err = a.waitFor(ctx, op, z.ID)
+	if z != nil {
+		op.setAuthorization(a, z)
+	}
+	if err != nil {
+		return err
+	}
+	if z.State != authorizationGranted {
+		return settledRefusal(z)
+	}
+	return a.coverScopes(ctx, op)
+}
+
+func (op *operation) setAuthorization(a *Agent, z *authorization) {
+	name := ""
+	if op.business != nil {
+		name = op.business.Card.Name
+	}
+	v := a.authorizationView(z, name)
+	op.result.Authorization = &v
+}
+
+// settledRefusal is what a sign-in that brought no grant means to who needed it.
+func settledRefusal(z *authorization) error {
+	status := StatusFailed
+	switch z.State {
+	case authorizationDenied:
+		status = StatusDenied
+	case authorizationExpired:
+		status = StatusExpired
+	case authorizationCancelled:
+		status = StatusCancelled
+	}
+	return refuse(status, z.Reason, "the sign-in ended: %s", z.State)
+}
+
+// pendingFor is a sign-in under way that would bring what op needs, if there is
+// one.
+func (a *Agent) pendingFor(ctx context.Context, op *operation) (found *authorization, err error) {
+	err = a.store.View(ctx, func(tx Tx) error {
+		all, err := find[authorization](tx, Query{Principal: op.who.principal, Business: op.business.ID, States: []string{authorizationPending}})
+		for _, z := range all {
+			if z.Binding == op.who.binding.ID && z.CardRevision == op.business.CardRevision && a.now().Before(z.Deadline) && covers(z.Scopes, op.required) {
+				found = z
+				break
+			}
+		}
+		return err
+	})
+	return found, err
+}
+
+// startAuthorization asks the business for a device code (DA-1..DA-3) and keeps
+// it, sealed, before anything is shown.
+func (a *Agent) startAuthorization(ctx context.Context, op *operation) (*authorization, error) {
+	b := op.business
+	if b.Card.Profile != ProfileDelegated {
+		return nil, refuse(StatusUnsupported, ReasonNotDelegated, "%s has no delegation", b.Card.Name)
+	}
+	asked := op.required
+	err := a.store.View(ctx, func(tx Tx) error {
+		active, err := activeGrants(tx, op.who, b, a.now())
+		for _, g := range active {
+			asked = union(asked, g.Scopes)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	asked = slices.DeleteFunc(slices.Clone(asked), func(id string) bool {
+		_, ok := b.Card.Scope(id) // an old grant may hold what the card has no more
+		return !ok
+	})
+	resp, err := a.deviceRequest(ctx, op, asked)
+	if err != nil {
+		return nil, err
+	}
+	d, err := readDeviceResponse(resp.Body)
+	if err != nil {
+		return nil, err
+	}
+	for _, link := range []string{d.VerificationURI, d.VerificationURIComplete} { // UR-6
+		if link == "" {
+			continue
+		}
+		if _, err := a.rules().Check(link); err != nil {
+			return nil, refuseErr(StatusFailed, ReasonConsentUnsafe, err)
+		}
+	}
+	now := a.now()
+	interval := a.params.PollDefault
+	if d.HasInterval {
+		interval = max(d.Interval, a.params.PollMin)
+	}
+	z := &authorization{
+		Head:         Head{ID: newID("signin"), Principal: op.who.principal, Business: b.ID, State: authorizationPending, Created: now},
+		Binding:      op.who.binding.ID,
+		CardRevision: b.CardRevision,
+		Scopes:       asked, Needed: op.required, Purpose: op.purpose,
+		Interval: interval.Microseconds(),
+		NextPoll: now.Add(interval), // first poll after one full interval
+		Deadline: now.Add(min(d.ExpiresIn, a.params.ConsentMax)),
+	}
+	err = a.store.Update(ctx, func(tx Tx) error {
+		if err := a.box.put(tx, z.ID, authorizationPurpose(z), d.authorizationSecret); err != nil {
+			return err
+		}
+		return put(tx, z)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("keep the sign-in: %w", err)
+	}
+	return z, nil
+}
+
+// deviceRequest starts the device flow; a 429 is waited for as for a message
+// (CV-10). Errors are *Refusal (DA-2).
+func (a *Agent) deviceRequest(ctx context.Context, op *operation, scopes []string) (egress.Response, error) {
+	b := op.business
+	for tries := 0; ; tries++ {
+		form := url.Values{"scope": {strings.Join(scopes, " ")}}
+		resp, err := a.oauth(ctx, op.who, b, egress.DeviceAuthorization, b.Card.DeviceAuthorizationURL, form)
+		if err != nil {
+			if ReasonOf(err) != "" || ctx.Err() != nil {
+				return resp, err
+			}
+			return resp, refuseErr(StatusFailed, ReasonConsentUnavailable, err)
+		}
+		code := oauthError(resp.Body)
+		switch {
+		case resp.Status == http.StatusOK:
+			return resp, nil
+		case resp.Status == http.StatusTooManyRequests && tries < maxRateRetries:
+			at := a.now().Add(a.rateWait(resp.Header.Get("Retry-After")))
+			op.caller.tell(Event{Kind: EventWaiting, Business: b.Card.Name, Detail: "the business limits requests", Until: at})
+			if err := a.wait(ctx, at); err != nil {
+				return resp, err
+			}
+		case resp.Status == http.StatusTooManyRequests, resp.Status >= 500:
+			return resp, refuse(StatusFailed, ReasonConsentUnavailable, "the business starts no sign-in now (HTTP %d)", resp.Status)
+		case code == oauthInvalidScope:
+			return resp, refuse(StatusFailed, ReasonConsentScope, "the business does not know a permission of its card")
+		default:
+			return resp, refuse(StatusFailed, ReasonConsentRejected, "the business starts no sign-in (HTTP %d %s)", resp.Status, RedactText(code))
+		}
+	}
+}
+
+// rateWait is the wait after a 429 on a turn (TR-7, CV-10).
+func (a *Agent) rateWait(retryAfter string) time.Duration {
+	if d, ok := ParseRetryAfter(retryAfter, a.now(), a.params.RateWaitMax); ok {
+		return d
+	}
+	return a.params.RateWait
+}
+
+// AuthorizationView is a sign-in as a surface shows it: no code and no link.
+type AuthorizationView struct {
+	ID           string    `json:"id"`
+	Business     string    `json:"business"`
+	BusinessName string    `json:"businessName"` // untrusted
+	State        string    `json:"state"`
+	Reason       Reason    `json:"reason,omitzero"`
+	Scopes       []string  `json:"scopes"`
+	Needed       []string  `json:"needed"`
+	Purpose      string    `json:"purpose,omitzero"`
+	Grant        string    `json:"grant,omitzero"`
+	Created      time.Time `json:"created"`
+	Deadline     time.Time `json:"deadline"`
+	Settled      time.Time `json:"settled,omitzero"`
+}
+
+func (a *Agent) authorizationView(z *authorization, name string) AuthorizationView {
+	return AuthorizationView{
+		ID: z.ID, Business: z.Business, BusinessName: name, State: z.State, Reason: z.Reason,
+		Scopes: nonNil(z.Scopes), Needed: nonNil(z.Needed), Purpose: z.Purpose, Grant: z.Grant,
+		Created: z.Created, Deadline: z.Deadline, Settled: z.Settled,
+	}
+}
+
+// Authorizations lists a principal's sign-ins, newest first.
+func (a *Agent) Authorizations(ctx context.Context, c Caller) ([]AuthorizationView, error) {
+	if err := c.check(); err != nil {
+		return nil, err
+	}
+	out := []AuthorizationView{}
+	err := a.store.View(ctx, func(tx Tx) error {
+		all, err := find[authorization](tx, Query{Principal: c.Principal})
+		names := nameCache{}
+		for _, z := range all {
+			out = append(out, a.authorizationView(z, names.of(tx, z.Principal, z.Business)))
+		}
+		return err
+	})
+	return out, err
+}
+
+// CancelAuthorization gives a pending sign-in up; one that ended stays as it
+// ended. Errors wrap ErrNotFound.
+func (a *Agent) CancelAuthorization(ctx context.Context, c Caller, id string) (AuthorizationView, error) {
+	if err := c.check(); err != nil {
+		return AuthorizationView{}, err
+	}
+	z, err := a.settleOnce(ctx, c.Principal, id, authorizationCancelled, ReasonUserCancelled)
+	if err != nil {
+		return AuthorizationView{}, fmt.Errorf("cancel the sign-in: %w", err)
+	}
+	return a.authorizationView(z, ""), nil
+}
+
+// WaitAuthorization shows the link of a pending sign-in again, if the caller can
+// show one, and waits until it ends. Errors wrap ErrNotFound.
+func (a *Agent) WaitAuthorization(ctx context.Context, c Caller, id string) (Result, error) {
+	if err := c.check(); err != nil {
+		return Result{}, err
+	}
+	op := &operation{caller: c}
+	return op.finish(ctx, a.waitAgain(ctx, op, id))
+}
+
+func (a *Agent) waitAgain(ctx context.Context, op *operation, id string) error {
+	var z *authorization
+	err := a.store.View(ctx, func(tx Tx) (err error) {
+		if z, err = get[authorization](tx, op.caller.Principal, id); err != nil {
+			return err
+		}
+		op.business, err = get[business](tx, op.caller.Principal, z.Business)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("sign-in: %w", err)
+	}
+	op.setAuthorization(a, z)
+	if z.State == authorizationPending {
+		for _, gate := range []gate{a.isAvailable, a.isPreferred, a.isIdentified} {
+			if err := gate(ctx, op); err != nil {
+				return err
+			}
+		}
+		if op.caller.SignIn != nil && a.now().Before(z.Deadline) {
+			if err := a.showSignIn(ctx, op.caller, z); err != nil {
+				return err
+			}
+		}
+		if z, err = a.waitFor(ctx, op, id); z != nil {
+			op.setAuthorization(a, z)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if z.State != authorizationGranted {
+		return settledRefusal(z)
+	}
+	op.result.Status = StatusDone
+	return a.store.View(ctx, func(tx Tx) error {
+		g, err := get[grant](tx, op.caller.Principal, z.Grant)
+		if err == nil {
+			v := a.grantView(g, op.business.Card.Name)
+			op.result.Grant = &v
+		}
+		return err
+	})
+}

@@ -1,0 +1,308 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// blocks reports a message whose unknown outcome blocks its business: an effect
+// that may have happened (CV-4). Lost introductions and inspections do not.
+func (m *message) blocks() bool {
+	return m.State == messageUnknown && !m.Introduction && m.Effect != EffectInspect
+}
+
+// enterConversation finds or starts the conversation and takes its turn (CV-3).
+// An operation of unknown outcome at the business refuses it (CV-4).
+func (a *Agent) enterConversation(ctx context.Context, op *operation) error {
+	if err := a.recover(ctx); err != nil {
+		return fmt.Errorf("recover: %w", err)
+	}
+	now := a.now()
+	var c *conversation
+	err := a.store.Update(ctx, func(tx Tx) error {
+		if op.req.Conversation == "" {
+			c = &conversation{
+				Head:    Head{ID: newID("c"), Principal: op.who.principal, Business: op.business.ID, State: conversationDiscovered, Created: now},
+				Binding: op.who.binding.ID,
+			}
+		} else {
+			var err error
+			if c, err = get[conversation](tx, op.who.principal, op.req.Conversation); errors.Is(err, ErrNotFound) {
+				return refuse(StatusFailed, ReasonNotFound, "there is no conversation %s", truncate(op.req.Conversation, maxScopeID))
+			} else if err != nil {
+				return err
+			}
+			switch {
+			case c.Business != op.business.ID:
+				return refuse(StatusFailed, ReasonNotThisBusiness, "conversation %s is with another business", c.ID)
+			case c.State == conversationClosed || c.Binding != op.who.binding.ID:
+				return refuse(StatusFailed, ReasonClosed, "conversation %s is closed (%s): start a new one", c.ID, c.Reason)
+			case c.leased(op.owner, now):
+				return refuse(StatusBlocked, ReasonBusy, "another turn of conversation %s is under way", c.ID)
+			}
+		}
+		ids, err := siblings(tx, op.business)
+		if err != nil {
+			return err
+		}
+		for _, id := range ids {
+			unknown, err := find[message](tx, Query{Principal: op.who.principal, Business: id, States: []string{messageUnknown}})
+			if err != nil {
+				return err
+			}
+			for _, m := range unknown {
+				if m.blocks() {
+					return refuse(StatusBlocked, ReasonUnresolved, "it is not known whether message %s was carried out: settle that first", m.ID)
+				}
+			}
+		}
+		c.lease(op.owner, now.Add(a.params.TurnLease))
+		c.Updated = now
+		return put(tx, c)
+	})
+	if err != nil {
+		return err
+	}
+	op.conversation = c
+	return nil
+}
+
+// leaveConversation gives the turn back; if that fails the lease ends by itself.
+// A conversation that was begun for an operation that nothing came of is no
+// conversation.
+func (a *Agent) leaveConversation(op *operation) {
+	_ = a.store.Update(context.Background(), func(tx Tx) error {
+		c := op.conversation
+		if op.req.Conversation == "" && c.State == conversationDiscovered {
+			if _, err := findOne[message](tx, Query{Principal: c.Principal, Conversation: c.ID}); errors.Is(err, ErrNotFound) {
+				op.conversation = nil
+				return tx.Delete(KindConversation, c.Principal, c.ID)
+			}
+		}
+		return a.changeIn(tx, op, func(c *conversation) {
+			c.release()
+			if c.State == conversationDiscovered {
+				c.State = conversationReady
+			}
+		})
+	})
+}
+
+// renewTurn renews the turn's lease (CV-2). If somebody else took it meanwhile,
+// the turn is over.
+func (a *Agent) renewTurn(ctx context.Context, op *operation) error {
+	return a.changeConversation(ctx, op, func(c *conversation) {})
+}
+
+// setConversation moves the conversation on, and renews the lease.
+func (a *Agent) setConversation(ctx context.Context, op *operation, state, reason string) error {
+	return a.changeConversation(ctx, op, func(c *conversation) { c.State, c.Reason = state, reason })
+}
+
+func (a *Agent) changeConversation(ctx context.Context, op *operation, change func(*conversation)) error {
+	return a.store.Update(ctx, func(tx Tx) error { return a.changeIn(tx, op, change) })
+}
+
+// changeIn changes the conversation of a turn inside a transaction, if the turn
+// is still ours.
+func (a *Agent) changeIn(tx Tx, op *operation, change func(*conversation)) error {
+	now := a.now()
+	c, err := get[conversation](tx, op.who.principal, op.conversation.ID)
+	if err != nil {
+		return err
+	}
+	if c.LeaseOwner != op.owner {
+		return refuse(StatusBlocked, ReasonBusy, "another turn of conversation %s is under way", c.ID)
+	}
+	c.lease(op.owner, now.Add(a.params.TurnLease))
+	c.Updated = now
+	change(c)
+	if err := put(tx, c); err != nil {
+		return err
+	}
+	op.conversation = c
+	return nil
+}
+
+// refused records on the conversation why an operation stopped before it was
+// sent; what happened on the wire is recorded where it happens.
+func (a *Agent) refused(op *operation, err error) error {
+	var r *Refusal
+	if err == nil || op.conversation == nil || !errors.As(err, &r) {
+		return err
+	}
+	state := ""
+	switch r.Status {
+	case StatusDenied:
+		state = conversationDenied
+	case StatusExpired:
+		state = conversationExpired
+	case StatusCancelled:
+		state = conversationCancelled
+	case StatusUnsupported:
+		state = conversationUnsupported
+	case StatusApprovalRequired:
+		state = conversationAwaitingLocal
+	case StatusNeedsUserAction:
+		state = conversationAwaitingBusiness
+	default:
+		return err
+	}
+	if op.conversation.State == conversationClosed {
+		return err
+	}
+	if e := a.setConversation(context.Background(), op, state, r.Reason); e != nil && ReasonOf(e) == "" {
+		return errors.Join(err, e)
+	}
+	return err
+}
+
+// recover settles what a dead runtime left behind (RS-1, RS-2): what may have
+// been sent is of unknown outcome and never sent again; what was only prepared was
+// never sent.
+func (a *Agent) recover(ctx context.Context) error {
+	now := a.now()
+	var stale []*message
+	err := a.store.View(ctx, func(tx Tx) error {
+		open, err := find[message](tx, Query{AllPrincipals: true, States: []string{messagePrepared, messageSending}})
+		for _, m := range open {
+			if !now.Before(m.LeaseUntil) {
+				stale = append(stale, m)
+			}
+		}
+		return err
+	})
+	if err != nil || len(stale) == 0 {
+		return err
+	}
+	return a.store.Update(ctx, func(tx Tx) error {
+		for _, old := range stale {
+			m, err := get[message](tx, old.Principal, old.ID)
+			if err != nil {
+				return err
+			}
+			if now.Before(m.LeaseUntil) { // renewed meanwhile
+				continue
+			}
+			state := ""
+			switch m.State {
+			case messageSending:
+				m.State, m.Reason, state = messageUnknown, ReasonInterrupted, conversationUnknown
+			case messagePrepared:
+				m.State, m.Reason, state = messageCancelled, ReasonNeverSent, conversationCancelled
+			default:
+				continue
+			}
+			m.release()
+			if err := put(tx, m); err != nil {
+				return err
+			}
+			c, err := get[conversation](tx, m.Principal, m.Conversation)
+			if err != nil {
+				return err
+			}
+			if c.State == conversationClosed {
+				continue
+			}
+			c.State, c.Reason, c.Updated = state, m.Reason, now
+			if err := put(tx, c); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// ConversationView is a conversation as a surface shows it.
+type ConversationView struct {
+	ID           string        `json:"id"`
+	Business     string        `json:"business"`
+	BusinessName string        `json:"businessName"` // untrusted
+	State        string        `json:"state"`
+	Reason       Reason        `json:"reason,omitzero"`
+	ContextID    string        `json:"contextId,omitzero"`
+	Created      time.Time     `json:"created"`
+	Updated      time.Time     `json:"updated"`
+	Messages     []MessageView `json:"messages,omitzero"` // oldest first; only of one conversation
+}
+
+// MessageView is one turn. Reply is untrusted data (RD-4).
+type MessageView struct {
+	ID           string        `json:"id"`
+	State        string        `json:"state"`
+	Reason       Reason        `json:"reason,omitzero"`
+	Introduction bool          `json:"introduction,omitzero"`
+	MessageID    string        `json:"messageId"`
+	Text         string        `json:"text"`
+	Effect       Effect        `json:"effect"`
+	Scopes       []string      `json:"scopes"`
+	Digest       string        `json:"digest"` // SHA-256 of the exact body
+	Attempts     int           `json:"attempts"`
+	Created      time.Time     `json:"created"`
+	Sent         time.Time     `json:"sent,omitzero"`
+	Received     time.Time     `json:"received,omitzero"`
+	Reply        string        `json:"reply,omitzero"`
+	Evidence     *EvidenceView `json:"evidence,omitzero"`
+}
+
+func conversationView(c *conversation, name string) ConversationView {
+	return ConversationView{
+		ID: c.ID, Business: c.Business, BusinessName: name, State: c.State, Reason: c.Reason,
+		ContextID: c.ContextID, Created: c.Created, Updated: c.Updated,
+	}
+}
+
+// Conversations lists a principal's conversations, newest first.
+func (a *Agent) Conversations(ctx context.Context, c Caller) ([]ConversationView, error) {
+	if err := c.check(); err != nil {
+		return nil, err
+	}
+	out := []ConversationView{}
+	err := a.store.View(ctx, func(tx Tx) error {
+		all, err := find[conversation](tx, Query{Principal: c.Principal})
+		names := nameCache{}
+		for _, v := range all {
+			out = append(out, conversationView(v, names.of(tx, v.Principal, v.Business)))
+		}
+		return err
+	})
+	return out, err
+}
+
+// Conversation shows one conversation with its turns. Errors wrap ErrNotFound.
+func (a *Agent) Conversation(ctx context.Context, c Caller, id string) (v ConversationView, err error) {
+	if err := c.check(); err != nil {
+		return v, err
+	}
+	if err := a.recover(ctx); err != nil {
+		return v, err
+	}
+	err = a.store.View(ctx, func(tx Tx) error {
+		got, err := get[conversation](tx, c.Principal, id)
+		if err != nil {
+			return err
+		}
+		v = conversationView(got, nameCache{}.of(tx, got.Principal, got.Business))
+		messages, err := find[message](tx, Query{Principal: c.Principal, Conversation: id})
+		v.Messages = make([]MessageView, len(messages))
+		for i, m := range messages {
+			v.Messages[len(messages)-1-i] = messageView(m)
+		}
+		return err
+	})
+	return v, err
+}
+
+func messageView(m *message) MessageView {
+	v := MessageView{
+		ID: m.ID, State: m.State, Reason: m.Reason, Introduction: m.Introduction, MessageID: m.WireID,
+		Text: m.Text, Effect: m.Effect, Scopes: nonNil(m.Scopes), Digest: m.BodyDigest, Attempts: m.Attempts,
+		Created: m.Created, Sent: m.Sent, Received: m.Received, Reply: m.Reply,
+	}
+	if m.Verdict != "" {
+		v.Evidence = &EvidenceView{Receipt: m.Receipt, Verdict: m.Verdict}
+	}
+	return v
+}

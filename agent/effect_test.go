@@ -1,0 +1,193 @@
+package agent_test
+
+import (
+	"encoding/json"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/pactsigner/pactsigner/agent"
+)
+
+func TestEffectVectors(t *testing.T) {
+	type file struct {
+		Cases []struct {
+			Declared, Text, Want string
+			Scope                *agent.Scope
+		}
+	}
+	vectors(t, "effects.json", func(t *testing.T, f file) {
+		atLeastOne(t, len(f.Cases))
+		for _, c := range f.Cases {
+			name := c.Declared + " " + c.Text
+			if c.Scope != nil {
+				name += c.Scope.ID
+			}
+			t.Run(name, func(t *testing.T) {
+				var got agent.Effect
+				if c.Scope != nil {
+					got = agent.ClassifyScope(c.Scope.ID, c.Scope.Description)
+					if c.Text != "" {
+						got = agent.EffectOf(c.Declared, c.Text, []agent.Scope{*c.Scope})
+					}
+				} else {
+					got = agent.EffectOf(c.Declared, c.Text, nil)
+				}
+				if got.String() != c.Want {
+					t.Errorf("got %s, want %s", got, c.Want)
+				}
+			})
+		}
+	})
+}
+
+// TestClassifyText covers AD-6 and AD-7: every listed word, and none that only
+// looks like one.
+func TestClassifyText(t *testing.T) {
+	for _, w := range []string{
+		"cancel", "refund", "rebook", "reschedule", "change", "modify", "update", "edit", "delete", "remove",
+		"book", "reserve", "buy", "purchase", "pay", "transfer", "submit", "approve", "confirm", "upgrade",
+		"downgrade", "subscribe", "unsubscribe", "renew", "redeem", "write", "close", "terminate", "stop",
+		"withdraw", "ship", "reorder", "place an order", "send it", "send them", "send my", "send the",
+		"return it", "return them", "return my", "return the",
+	} {
+		if got := agent.ClassifyText("please " + w + " now"); got != agent.EffectChange {
+			t.Errorf("%q: %v", w, got)
+		}
+	}
+	for _, w := range []string{
+		"read", "view", "list", "look up", "status", "history", "check", "see", "show", "get", "find",
+		"search", "track", "inspect", "upcoming", "past", "balance", "receipt", "receipts",
+	} {
+		if got := agent.ClassifyText("please " + w + " now"); got != agent.EffectInspect {
+			t.Errorf("%q: %v", w, got)
+		}
+	}
+	for text, want := range map[string]agent.Effect{
+		// No stems, no inflections (AD-6), no bare nouns (AD-7).
+		"my bookings":                          agent.EffectUnknown,
+		"my booking":                           agent.EffectUnknown,
+		"the payment":                          agent.EffectUnknown,
+		"an order":                             agent.EffectUnknown,
+		"orders":                               agent.EffectUnknown,
+		"return policy":                        agent.EffectUnknown,
+		"returns":                              agent.EffectUnknown,
+		"send":                                 agent.EffectUnknown,
+		"a refundable ticket":                  agent.EffectUnknown,
+		"Was my flight cancelled?":             agent.EffectInspect,
+		"When does the change happen?":         agent.EffectChange,
+		"Is my booking confirmed?":             agent.EffectInspect,
+		"Are you closed on Sunday?":            agent.EffectInspect,
+		"Show my payments":                     agent.EffectInspect,
+		"What is the shipping cost?":           agent.EffectInspect,
+		"Show the facebook page":               agent.EffectInspect,
+		"look at it":                           agent.EffectUnknown,
+		"looking up":                           agent.EffectUnknown,
+		"receipts please":                      agent.EffectInspect,
+		"Where may I send?":                    agent.EffectInspect,
+		"Did you return a call?":               agent.EffectInspect,
+		"What is your policy for return them?": agent.EffectChange,
+		"place the order":                      agent.EffectUnknown,
+		"I would like to place an order":       agent.EffectChange,
+		"place an orderly queue":               agent.EffectUnknown,
+		// Case, punctuation, what joins words.
+		"CANCEL!":                  agent.EffectChange,
+		"(cancel)":                 agent.EffectChange,
+		"check-then-cancel":        agent.EffectChange,
+		"cancel_order":             agent.EffectChange,
+		"return: my parcel":        agent.EffectChange,
+		"look\nup my order":        agent.EffectInspect,
+		"Don't cancel":             agent.EffectChange,
+		"ｃａｎｃｅｌ it":                agent.EffectChange,
+		"can\u200bcel it?":         agent.EffectChange,
+		"can\u00adcel it?":         agent.EffectChange,
+		"Where is it? ":            agent.EffectInspect,
+		"Where is it？":             agent.EffectInspect,
+		"Where? Tell me":           agent.EffectUnknown,
+		"?":                        agent.EffectInspect,
+		"":                         agent.EffectUnknown,
+		"   ":                      agent.EffectUnknown,
+		"Check whether to cancel?": agent.EffectChange,
+	} {
+		if got := agent.ClassifyText(text); got != want {
+			t.Errorf("%q: %v, want %v", text, got, want)
+		}
+	}
+}
+
+// TestClassifyScope covers AD-8.
+func TestClassifyScope(t *testing.T) {
+	for _, c := range []struct {
+		id, description string
+		want            agent.Effect
+	}{
+		{"flights:upcoming:read", "View upcoming flights", agent.EffectInspect},
+		{"flights:rebook", "Rebook flights", agent.EffectChange},
+		{"flights_history", "", agent.EffectInspect},
+		{"orders.write", "", agent.EffectChange},
+		{"orders:read", "Look up and cancel", agent.EffectChange},
+		{"orders:manage", "Manage orders", agent.EffectUnknown},
+		{"lookup", "", agent.EffectUnknown},
+		{"orders:check", "Check orders", agent.EffectUnknown}, // an inspect word of texts, not a read word
+		{"x", "Look", agent.EffectInspect},
+		{"x", "Place an order", agent.EffectChange},
+		{"x", "Really?", agent.EffectUnknown},
+		{"readonly", "", agent.EffectUnknown},
+		{"", "", agent.EffectUnknown},
+	} {
+		if got := agent.ClassifyScope(c.id, c.description); got != c.want {
+			t.Errorf("%q %q: %v, want %v", c.id, c.description, got, c.want)
+		}
+	}
+}
+
+// TestEffectOf covers AD-5: the strongest wins, and nothing lowers.
+func TestEffectOf(t *testing.T) {
+	read, cancel, odd := agent.Scope{ID: "read"}, agent.Scope{ID: "cancel"}, agent.Scope{ID: "acct"}
+	for _, c := range []struct {
+		declared, text string
+		scopes         []agent.Scope
+		want           agent.Effect
+	}{
+		{"", "show it", nil, agent.EffectInspect},
+		{"inspect", "show it", []agent.Scope{read}, agent.EffectInspect},
+		{"inspect", "show it", []agent.Scope{read, cancel}, agent.EffectChange},
+		{"inspect", "show it", []agent.Scope{odd}, agent.EffectUnknown},
+		{"change", "hello", nil, agent.EffectUnknown},
+		{"unknown", "show it", nil, agent.EffectUnknown},
+		{"INSPECT", "show it", nil, agent.EffectUnknown},
+		{"inspect ", "show it", nil, agent.EffectUnknown},
+	} {
+		if got := agent.EffectOf(c.declared, c.text, c.scopes); got != c.want {
+			t.Errorf("%+v: %v", c, got)
+		}
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		text := rapid.StringMatching(`([a-z]{1,6} |cancel |show |send my ){0,6}\??`).Draw(t, "text")
+		declared := rapid.SampledFrom([]string{"", "inspect", "change", "unknown", "x"}).Draw(t, "declared")
+		got := agent.EffectOf(declared, text, nil)
+		if got < agent.ClassifyText(text) || declared != "" && got < agent.ParseEffect(declared) {
+			t.Fatalf("%q %q: %v", declared, text, got)
+		}
+	})
+}
+
+func TestEffectText(t *testing.T) {
+	for _, e := range []agent.Effect{agent.EffectInspect, agent.EffectChange, agent.EffectUnknown} {
+		data, err := json.Marshal(e)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var back agent.Effect
+		if err := json.Unmarshal(data, &back); err != nil || back != e {
+			t.Errorf("%s: %v, %v", data, back, err)
+		}
+	}
+	var e agent.Effect
+	if err := e.UnmarshalText([]byte("destroy")); err == nil {
+		t.Error("an effect outside the enum is read")
+	}
+	if e.String() != "unknown" {
+		t.Errorf("the zero value reads as %v", e)
+	}
+}

@@ -1,0 +1,363 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/pactsigner/pactsigner/jwks"
+)
+
+func receiptPurpose(r *receipt) string { return "receipt\x00" + r.Principal + "\x00" + r.ID }
+
+// replied records a reply, and judges its receipt if the turn was delegated. The
+// reply and the receipt as it came are on disk before the business's keys are
+// asked for: until they are, the evidence counts as unverifiable.
+func (a *Agent) replied(ctx context.Context, op *operation, m *message, reply Reply) error {
+	op.result.Status = StatusReplied
+	var r *receipt
+	var s receiptSecret
+	received := a.now()
+	if m.Grant != "" {
+		d, _, err := a.openGrant(context.WithoutCancel(ctx), op.who.principal, m.Grant)
+		if err == nil {
+			s.User, s.Want.GrantID, s.Want.GrantScopes = d.subject.Reveal(), d.grant.GrantID, nonNil(d.grant.Scopes)
+		} else if ReasonOf(err) == "" {
+			return err
+		}
+		s.Receipt = reply.Message.Receipt
+		s.Want.PA, s.Want.Brand = op.who.id.Issuer, op.business.Card.InterfaceURL
+		s.Want.SentAt, s.Want.ReceivedAt = m.Sent, received
+		r = &receipt{
+			Head: Head{ID: newID("r"), Principal: op.who.principal, Business: op.business.ID, Conversation: op.conversation.ID,
+				State: string(VerdictUnverifiable), Created: received},
+			Message: m.ID, Sent: m.Sent, Received: received,
+		}
+	}
+	err := a.store.Update(context.Background(), func(tx Tx) error {
+		return a.changeInWith(tx, op, func() error {
+			m.State, m.Reason, m.Received = messageReplied, "", received
+			m.Reply, m.ReplyID = reply.Message.Text, reply.Message.MessageID
+			m.release()
+			op.adoptContext(reply.Message.ContextID)
+			op.conversation.State, op.conversation.Reason = conversationReplied, ""
+			if r != nil {
+				if op.grant != nil {
+					op.conversation.Account = op.grant.Account
+				}
+				m.Receipt, m.Verdict = r.ID, VerdictUnverifiable
+				op.conversation.State = conversationInvalid
+				if err := a.keepReceipt(tx, op, r, s); err != nil {
+					return err
+				}
+			}
+			return put(tx, m)
+		})
+	})
+	if err != nil || r == nil {
+		return err
+	}
+	op.caller.tell(Event{Kind: EventVerifying, Business: op.business.Card.Name})
+	e, keys := a.judge(context.WithoutCancel(ctx), r, s, a.businessKeys(op.business))
+	s.Keys = keys
+	return a.store.Update(context.Background(), func(tx Tx) error {
+		return a.changeInWith(tx, op, func() error {
+			if err := a.recordVerdict(tx, r, s, e); err != nil {
+				return err
+			}
+			m.Verdict = e.Verdict
+			op.conversation.State = conversationInvalid
+			if e.Verdict == VerdictVerified {
+				op.conversation.State = conversationVerified
+			}
+			op.result.Evidence = &EvidenceView{Receipt: r.ID, Verdict: e.Verdict, Issues: e.Issues}
+			return put(tx, m)
+		})
+	})
+}
+
+// businessKeys are the keys that a business signs with; nil if it names none.
+func (a *Agent) businessKeys(b *business) KeyFinder {
+	if b.Metadata.JWKSURI == "" {
+		return nil
+	}
+	return CacheKeys(a.keys, b.Metadata.JWKSURI)
+}
+
+// keepReceipt stores a receipt that is not judged yet, and blocks changes at the
+// business until it is (EV-5, EV-6). The oldest beyond 2000 goes (EV-9).
+func (a *Agent) keepReceipt(tx Tx, op *operation, r *receipt, s receiptSecret) error {
+	if err := a.box.put(tx, r.ID, receiptPurpose(r), s); err != nil {
+		return err
+	}
+	if err := put(tx, r); err != nil {
+		return err
+	}
+	all, err := find[receipt](tx, Query{Principal: r.Principal})
+	if err != nil {
+		return err
+	}
+	for i := maxReceipts; i < len(all); i++ {
+		if err := tx.Delete(KindReceipt, r.Principal, all[i].ID); err != nil {
+			return err
+		}
+		if err := tx.DeleteSecret(all[i].ID); err != nil {
+			return err
+		}
+	}
+	return put(tx, &block{
+		Head: Head{ID: newID("block"), Principal: r.Principal, Business: r.Business, Key: r.ID,
+			State: blockOpen, Created: r.Created},
+		InterfaceURL: op.business.Card.InterfaceURL, Reason: string(VerdictUnverifiable),
+	})
+}
+
+// judge verifies a receipt (EV-1..EV-4) and returns the key that it was judged
+// by as a key set.
+func (a *Agent) judge(ctx context.Context, r *receipt, s receiptSecret, keys KeyFinder) (Evidence, []byte) {
+	var seen error
+	want := ReceiptWant{
+		Delegated: true, GrantID: s.Want.GrantID, User: s.User, PA: s.Want.PA, Brand: s.Want.Brand,
+		GrantScopes: s.Want.GrantScopes, SentAt: s.Want.SentAt, ReceivedAt: s.Want.ReceivedAt,
+		Seen: func(digest string) bool {
+			var other *receipt
+			err := a.store.View(ctx, func(tx Tx) (err error) {
+				other, err = findOne[receipt](tx, Query{Principal: r.Principal, Key: digest})
+				return err
+			})
+			if err != nil && !errors.Is(err, ErrNotFound) {
+				seen = err
+			}
+			return err == nil && other.Message != r.Message
+		},
+	}
+	rec := &recordingKeys{KeyFinder: keys}
+	var finder KeyFinder
+	if keys != nil {
+		finder = rec
+	}
+	e := VerifyReceipt(ctx, jsontext.Value(s.Receipt), want, finder)
+	if seen != nil && e.Verdict == VerdictVerified { // not known to be fresh
+		e.Verdict, e.Issues = VerdictUnverifiable, append(e.Issues, IssueReplayed)
+	}
+	return e, rec.doc
+}
+
+// recordingKeys remembers the key that it found, for later.
+type recordingKeys struct {
+	KeyFinder
+	doc []byte
+}
+
+func (k *recordingKeys) Key(ctx context.Context, kid string, alg jose.SignatureAlgorithm) (jwks.Key, error) {
+	key, err := k.KeyFinder.Key(ctx, kid, alg)
+	if err != nil {
+		return key, err
+	}
+	kept := key
+	if kept.ID == "" {
+		if kept.ID, err = jwks.Thumbprint(key.Public); err != nil {
+			return jwks.Key{}, err
+		}
+	}
+	k.doc, err = jwks.Marshal([]jwks.Key{kept})
+	return key, err
+}
+
+// recordVerdict writes a verdict down. Verified evidence lifts the block that
+// waited for it; nothing else but the owner does.
+func (a *Agent) recordVerdict(tx Tx, r *receipt, s receiptSecret, e Evidence) error {
+	now := a.now()
+	r.State, r.Issues, r.Problems = string(e.Verdict), e.Issues, e.Problems
+	r.Digest, r.KeyID, r.Algorithm = e.Digest, e.KeyID, e.Algorithm
+	if e.Claims != nil {
+		r.Actions, r.ScopesUsed, r.Time = e.Claims.Actions, e.Claims.ScopesUsed, e.Claims.Time
+	}
+	if r.Key == "" && r.Digest != "" {
+		if _, err := findOne[receipt](tx, Query{Principal: r.Principal, Key: r.Digest}); errors.Is(err, ErrNotFound) {
+			r.Key = r.Digest
+		} else if err != nil {
+			return err
+		} else if e.Verdict == VerdictVerified { // attached elsewhere a moment ago
+			r.State, r.Issues = string(VerdictInvalid), []string{IssueReplayed}
+		}
+	}
+	if err := a.box.put(tx, r.ID, receiptPurpose(r), s); err != nil {
+		return err
+	}
+	if err := put(tx, r); err != nil {
+		return err
+	}
+	b, err := findOne[block](tx, Query{Principal: r.Principal, Key: r.ID})
+	if err != nil {
+		return err
+	}
+	if b.State != blockOpen {
+		return nil
+	}
+	b.Reason = r.State
+	if Verdict(r.State) == VerdictVerified {
+		b.State, b.ClearedAt = blockCleared, now
+	}
+	return put(tx, b)
+}
+
+// ReceiptView is a receipt as a surface shows it: no JWS, and not the user (EV-9).
+// Verified means that the business signed this claim, not that money moved
+// (EV-8).
+type ReceiptView struct {
+	ID           string    `json:"id"`
+	Verdict      Verdict   `json:"verdict"`
+	Issues       []string  `json:"issues"`
+	Problems     []Problem `json:"problems,omitzero"`
+	Business     string    `json:"business"`
+	BusinessName string    `json:"businessName"` // untrusted
+	Conversation string    `json:"conversation"`
+	Message      string    `json:"message"`
+	ScopesUsed   []string  `json:"scopesUsed"`
+	Actions      []Action  `json:"actions"` // untrusted; argsHash is not checked
+	Time         time.Time `json:"ts,omitzero"`
+	KeyID        string    `json:"kid,omitzero"`
+	Algorithm    string    `json:"alg,omitzero"`
+	Digest       string    `json:"digest,omitzero"` // SHA-256 of the JWS
+	Sent         time.Time `json:"sent"`
+	Received     time.Time `json:"received"`
+	Acknowledged time.Time `json:"acknowledged,omitzero"`
+}
+
+func receiptView(r *receipt, name string) ReceiptView {
+	return ReceiptView{
+		ID: r.ID, Verdict: Verdict(r.State), Issues: nonNil(r.Issues), Problems: r.Problems,
+		Business: r.Business, BusinessName: name, Conversation: r.Conversation, Message: r.Message,
+		ScopesUsed: nonNil(r.ScopesUsed), Actions: nonNil(r.Actions), Time: r.Time,
+		KeyID: r.KeyID, Algorithm: r.Algorithm, Digest: r.Digest, Sent: r.Sent, Received: r.Received, Acknowledged: r.Acknowledged,
+	}
+}
+
+// Receipts lists a principal's receipts, newest first.
+func (a *Agent) Receipts(ctx context.Context, c Caller) ([]ReceiptView, error) {
+	if err := c.check(); err != nil {
+		return nil, err
+	}
+	out := []ReceiptView{}
+	err := a.store.View(ctx, func(tx Tx) error {
+		all, err := find[receipt](tx, Query{Principal: c.Principal})
+		names := nameCache{}
+		for _, r := range all {
+			out = append(out, receiptView(r, names.of(tx, r.Principal, r.Business)))
+		}
+		return err
+	})
+	return out, err
+}
+
+// Receipt shows one receipt. Errors wrap ErrNotFound.
+func (a *Agent) Receipt(ctx context.Context, c Caller, id string) (v ReceiptView, err error) {
+	if err := c.check(); err != nil {
+		return v, err
+	}
+	err = a.store.View(ctx, func(tx Tx) error {
+		r, err := get[receipt](tx, c.Principal, id)
+		if err == nil {
+			v = receiptView(r, nameCache{}.of(tx, r.Principal, r.Business))
+		}
+		return err
+	})
+	return v, err
+}
+
+// VerifyStoredReceipt judges a stored receipt again, by the key that was kept
+// with it, without the network; one for which no key was kept is judged by the
+// business's keys of today. A receipt that was unverifiable when it came may
+// become verified so, and then no longer blocks (EV-5). Errors wrap ErrNotFound.
+func (a *Agent) VerifyStoredReceipt(ctx context.Context, c Caller, id string) (ReceiptView, error) {
+	if err := c.check(); err != nil {
+		return ReceiptView{}, err
+	}
+	var r *receipt
+	var b *business
+	var s receiptSecret
+	err := a.store.View(ctx, func(tx Tx) (err error) {
+		if r, err = get[receipt](tx, c.Principal, id); err != nil {
+			return err
+		}
+		if b, err = get[business](tx, c.Principal, r.Business); err != nil {
+			return err
+		}
+		return a.box.get(tx, r.ID, receiptPurpose(r), &s)
+	})
+	if err != nil {
+		return ReceiptView{}, fmt.Errorf("receipt %s: %w", truncate(id, maxScopeID), err)
+	}
+	keys := a.businessKeys(b)
+	if s.Keys != nil {
+		set, err := jwks.Parse(s.Keys)
+		if err != nil {
+			return ReceiptView{}, fmt.Errorf("receipt %s: its kept keys: %w", r.ID, err)
+		}
+		keys = SetKeys(set)
+	}
+	e, found := a.judge(ctx, r, s, keys)
+	if s.Keys == nil {
+		s.Keys = found
+	}
+	err = a.store.Update(ctx, func(tx Tx) error {
+		fresh, err := get[receipt](tx, c.Principal, id)
+		if err != nil {
+			return err
+		}
+		r = fresh
+		// The record changes only where there was no verdict on the signature yet.
+		if Verdict(r.State) != VerdictUnverifiable {
+			return nil
+		}
+		if err := a.recordVerdict(tx, r, s, e); err != nil {
+			return err
+		}
+		m, err := get[message](tx, c.Principal, r.Message)
+		if err != nil {
+			return err
+		}
+		m.Verdict = e.Verdict
+		return put(tx, m)
+	})
+	if err != nil {
+		return ReceiptView{}, fmt.Errorf("receipt %s: %w", r.ID, err)
+	}
+	v := receiptView(r, b.Card.Name)
+	v.Verdict, v.Issues, v.Problems = e.Verdict, nonNil(e.Issues), e.Problems
+	return v, nil
+}
+
+// Acknowledge records that the owner has looked at evidence that is not verified,
+// and lifts its block; the verdict stays (EV-7). Errors wrap ErrNotFound.
+func (a *Agent) Acknowledge(ctx context.Context, c Caller, receiptID string) (ReceiptView, error) {
+	if err := c.check(); err != nil {
+		return ReceiptView{}, err
+	}
+	if !c.owner() {
+		return ReceiptView{}, refuse(StatusBlocked, ReasonDelegationRequired, "only the owner may acknowledge evidence")
+	}
+	var r *receipt
+	err := a.store.Update(ctx, func(tx Tx) (err error) {
+		if r, err = get[receipt](tx, c.Principal, receiptID); err != nil {
+			return err
+		}
+		b, err := findOne[block](tx, Query{Principal: c.Principal, Key: r.ID})
+		if err != nil || b.State != blockOpen {
+			return err
+		}
+		now := a.now()
+		r.Acknowledged, r.By = now, string(c.Origin)
+		b.State, b.ClearedAt, b.By = blockCleared, now, string(c.Origin)
+		return errors.Join(put(tx, r), put(tx, b))
+	})
+	if err != nil {
+		return ReceiptView{}, fmt.Errorf("acknowledge %s: %w", truncate(receiptID, maxScopeID), err)
+	}
+	return receiptView(r, ""), nil
+}

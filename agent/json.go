@@ -1,0 +1,246 @@
+package agent
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strings"
+	"unicode"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// Problem is one thing that is wrong with a document from outside.
+type Problem struct {
+	Reason string `json:"reason"`          // the rule's code, for decisions
+	Field  string `json:"field,omitempty"` // where, as a path of member names
+	Detail string `json:"detail"`          // what, for people; no secrets
+}
+
+func (p Problem) String() string {
+	if p.Field == "" {
+		return fmt.Sprintf("%s: %s", p.Reason, p.Detail)
+	}
+	return fmt.Sprintf("%s: %s: %s", p.Reason, p.Field, p.Detail)
+}
+
+func problemText(problems []Problem) string {
+	s := make([]string, len(problems))
+	for i, p := range problems {
+		s[i] = p.String()
+	}
+	return strings.Join(s, "; ")
+}
+
+// object is a JSON object in its own order. Names are compared exactly.
+type object []member
+
+type member struct {
+	name  string
+	value jsontext.Value
+}
+
+var errNotObject = errors.New("not a JSON object")
+
+// parseObject reads one JSON object and nothing after it. Repeated members and
+// invalid UTF-8 anywhere inside are errors.
+func parseObject(data []byte) (object, error) {
+	if !jsontext.Value(data).IsValid() {
+		return nil, errors.New("not valid JSON, or a member is repeated")
+	}
+	dec := jsontext.NewDecoder(bytes.NewReader(data))
+	if t, err := dec.ReadToken(); err != nil || t.Kind() != '{' {
+		return nil, errNotObject
+	}
+	o := object{}
+	for dec.PeekKind() != '}' {
+		name, err := dec.ReadToken()
+		if err != nil {
+			return nil, err
+		}
+		m := member{name: name.String()}
+		v, err := dec.ReadValue()
+		if err != nil {
+			return nil, err
+		}
+		m.value = v.Clone()
+		o = append(o, m)
+	}
+	return o, nil
+}
+
+// get returns the member of that name; null counts as absent.
+func (o object) get(name string) (jsontext.Value, bool) {
+	for _, m := range o {
+		if m.name == name {
+			return m.value, m.value.Kind() != 'n'
+		}
+	}
+	return nil, false
+}
+
+// null reports a member that is there and null.
+func (o object) null(name string) bool {
+	v, ok := o.get(name)
+	return v != nil && !ok
+}
+
+// reader reads typed members out of objects and collects what is wrong.
+type reader struct {
+	reason   string // the code of a missing or mistyped member
+	problems []Problem
+}
+
+func (r *reader) add(reason, field, format string, args ...any) {
+	r.problems = append(r.problems, Problem{reason, field, fmt.Sprintf(format, args...)})
+}
+
+func (r *reader) member(o object, path, name string, required bool, kind jsontext.Kind, what string) (jsontext.Value, bool) {
+	v, ok := o.get(name)
+	if !ok {
+		if required {
+			r.add(r.reason, path+name, "required, and missing")
+		}
+		return nil, false
+	}
+	if k := v.Kind(); k != kind && !(kind == 't' && k == 'f') {
+		r.add(r.reason, path+name, "must be %s", what)
+		return nil, false
+	}
+	return v, true
+}
+
+// text reads a string; a required one must not be empty.
+func (r *reader) text(o object, path, name string, required bool) string {
+	v, ok := r.member(o, path, name, required, '"', "a string")
+	if !ok {
+		return ""
+	}
+	s := unquote(v)
+	if required && strings.TrimSpace(s) == "" {
+		r.add(r.reason, path+name, "required, and empty")
+	}
+	return s
+}
+
+func (r *reader) flag(o object, path, name string) bool {
+	v, ok := r.member(o, path, name, false, 't', "true or false")
+	return ok && v.Kind() == 't'
+}
+
+func (r *reader) object(o object, path, name string, required bool) (object, bool) {
+	v, ok := r.member(o, path, name, required, '{', "an object")
+	if !ok {
+		return nil, false
+	}
+	sub, err := parseObject(v)
+	return sub, err == nil
+}
+
+func (r *reader) list(o object, path, name string, required bool) ([]jsontext.Value, bool) {
+	v, ok := r.member(o, path, name, required, '[', "an array")
+	if !ok {
+		return nil, false
+	}
+	var out []jsontext.Value
+	if err := json.Unmarshal(v, &out); err != nil {
+		return nil, false
+	}
+	return out, true
+}
+
+func (r *reader) objects(o object, path, name string, required bool) []object {
+	list, _ := r.list(o, path, name, required)
+	out := make([]object, 0, len(list))
+	for i, v := range list {
+		sub, err := parseObject(v)
+		if err != nil {
+			r.add(r.reason, fmt.Sprintf("%s%s[%d]", path, name, i), "must be an object")
+		}
+		out = append(out, sub)
+	}
+	return out
+}
+
+func (r *reader) texts(o object, path, name string, required bool) []string {
+	list, ok := r.list(o, path, name, required)
+	if !ok {
+		return nil
+	}
+	out := make([]string, 0, len(list))
+	for i, v := range list {
+		if v.Kind() != '"' {
+			r.add(r.reason, fmt.Sprintf("%s%s[%d]", path, name, i), "must be a string")
+			continue
+		}
+		out = append(out, unquote(v))
+	}
+	return out
+}
+
+// integer reads a whole number written as one.
+func (r *reader) integer(o object, path, name string) (int64, bool) {
+	v, ok := r.member(o, path, name, true, '0', "a whole number")
+	if !ok {
+		return 0, false
+	}
+	var n int64
+	if err := json.Unmarshal(v, &n); err != nil {
+		r.add(r.reason, path+name, "must be a whole number")
+		return 0, false
+	}
+	return n, true
+}
+
+func unquote(v jsontext.Value) string {
+	s, err := jsontext.AppendUnquote(nil, v)
+	if err != nil {
+		return ""
+	}
+	return string(s)
+}
+
+// canonical returns the RFC 8785 form of a JSON value.
+func canonical(v jsontext.Value) (jsontext.Value, error) {
+	c := v.Clone()
+	if err := c.Canonicalize(); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+func digest(data []byte) string {
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:])
+}
+
+// clean makes a business's text safe to show on a line of its own: no control
+// characters, nothing that turns the reading direction, at most limit
+// characters. It stays untrusted (RD-4).
+func clean(s string, limit int) string {
+	s = strings.Map(func(c rune) rune {
+		switch {
+		case unicode.IsControl(c):
+			return ' '
+		case unicode.Is(unicode.Bidi_Control, c):
+			return -1
+		}
+		return c
+	}, s)
+	return truncate(strings.TrimSpace(s), limit)
+}
+
+// truncate keeps the first limit characters.
+func truncate(s string, limit int) string {
+	n := 0
+	for i := range s {
+		if n == limit {
+			return s[:i]
+		}
+		n++
+	}
+	return s
+}

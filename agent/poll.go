@@ -1,0 +1,266 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/pactsigner/pactsigner/agent/egress"
+)
+
+// waitFor polls for the end of a sign-in (DA-3..DA-11) and returns it as it
+// ended. An error leaves it pending: the program stops (DA-17), somebody else
+// polls (DA-4), or the store failed.
+func (a *Agent) waitFor(ctx context.Context, op *operation, id string) (*authorization, error) {
+	p := &poller{a: a, op: op, id: id, owner: a.runtime + "/" + newID("poll")}
+	defer p.release()
+	for {
+		z, err := p.step(ctx)
+		if err != nil || z.State != authorizationPending {
+			return z, err
+		}
+	}
+}
+
+// poller is one wait for one sign-in.
+type poller struct {
+	a     *Agent
+	op    *operation
+	id    string
+	owner string
+}
+
+// step waits for the next poll's time and polls once.
+func (p *poller) step(ctx context.Context) (*authorization, error) {
+	a := p.a
+	z, err := p.lease(ctx)
+	if err != nil || z.State != authorizationPending {
+		return z, err
+	}
+	if !z.NextPoll.Before(z.Deadline) { // DA-7
+		return p.settle(ctx, authorizationExpired, ReasonConsentExpired)
+	}
+	// A wait may be longer than the lease: it is renewed on the way.
+	for renew := a.params.PollLease / 2; z.NextPoll.Sub(a.now()) > renew; {
+		if err := p.sleep(ctx, a.now().Add(renew)); err != nil {
+			return p.interrupted(ctx, z, err)
+		}
+		if z, err = p.lease(ctx); err != nil || z.State != authorizationPending {
+			return z, err
+		}
+	}
+	if err := p.sleep(ctx, z.NextPoll); err != nil {
+		return p.interrupted(ctx, z, err)
+	}
+	if z, err = p.lease(ctx); err != nil || z.State != authorizationPending {
+		return z, err
+	}
+	b, err := p.stillWanted(ctx, z) // DA-9
+	if err != nil {
+		reason := ReasonOf(err)
+		switch {
+		case reason == "" || ctx.Err() != nil:
+			return z, err
+		case reason == ReasonSignerUnavailable || reason == ReasonSignerRateLimited:
+			return p.failed(ctx, err) // as a timeout
+		}
+		return p.settle(ctx, authorizationFailed, reason)
+	}
+	return p.poll(ctx, z, b)
+}
+
+// interrupted: the owner gave up, or the program stops and the sign-in stays.
+func (p *poller) interrupted(ctx context.Context, z *authorization, err error) (*authorization, error) {
+	if errors.Is(err, ErrAborted) {
+		return p.settle(context.WithoutCancel(ctx), authorizationCancelled, ReasonUserCancelled)
+	}
+	return z, err
+}
+
+func (p *poller) sleep(ctx context.Context, at time.Time) error { return p.a.wait(ctx, at) }
+
+// lease takes or renews the lease of a pending sign-in (DA-4).
+func (p *poller) lease(ctx context.Context) (z *authorization, err error) {
+	err = p.a.store.Update(ctx, func(tx Tx) error {
+		if z, err = get[authorization](tx, p.op.caller.Principal, p.id); err != nil || z.State != authorizationPending {
+			return err
+		}
+		if z.leased(p.owner, p.a.now()) {
+			return refuse(StatusNeedsUserAction, ReasonConsentElsewhere, "another program waits for this sign-in")
+		}
+		z.lease(p.owner, p.a.now().Add(p.a.params.PollLease))
+		return put(tx, z)
+	})
+	return z, err
+}
+
+// release gives the lease back; if that fails it ends by itself.
+func (p *poller) release() {
+	_ = p.a.store.Update(context.Background(), func(tx Tx) error {
+		z, err := get[authorization](tx, p.op.caller.Principal, p.id)
+		if err != nil || z.State != authorizationPending || z.LeaseOwner != p.owner {
+			return err
+		}
+		z.release()
+		return put(tx, z)
+	})
+}
+
+func (p *poller) settle(ctx context.Context, state string, reason Reason) (*authorization, error) {
+	return p.a.settleOnce(ctx, p.op.caller.Principal, p.id, state, reason)
+}
+
+// stillWanted asks again what was true when the sign-in began (DA-9, PO-7).
+func (p *poller) stillWanted(ctx context.Context, z *authorization) (*business, error) {
+	a, principal := p.a, p.op.caller.Principal
+	if err := a.availability(ctx, principal); err != nil {
+		return nil, err
+	}
+	who, err := a.identified(ctx, principal, false)
+	if err != nil {
+		return nil, err
+	}
+	if who.binding.ID != z.Binding {
+		return nil, refuse(StatusBlocked, ReasonSubjectChanged, "the sign-in was begun as another identity")
+	}
+	p.op.who = who
+	var b *business
+	if err := a.store.View(ctx, func(tx Tx) (err error) { b, err = get[business](tx, principal, z.Business); return err }); err != nil {
+		return nil, fmt.Errorf("read the business: %w", err)
+	}
+	if b.State != businessSupported || b.CardRevision != z.CardRevision {
+		return nil, refuse(StatusUnsupported, ReasonCardChanged, "the business changed its card")
+	}
+	if _, _, err := a.readyProvider(ctx, who, b.Card.Origin); err != nil {
+		return nil, err
+	}
+	return b, nil
+}
+
+// poll asks the token endpoint once.
+func (p *poller) poll(ctx context.Context, z *authorization, b *business) (*authorization, error) {
+	a := p.a
+	var s authorizationSecret
+	err := a.store.View(ctx, func(tx Tx) error { return a.box.get(tx, z.ID, authorizationPurpose(z), &s) })
+	if errors.Is(err, errSecretLost) {
+		return p.settle(ctx, authorizationFailed, ReasonSecretMissing)
+	}
+	if err != nil {
+		return z, fmt.Errorf("read the sign-in: %w", err)
+	}
+	// What happens next is on disk first: after a crash nobody polls too early.
+	if z, err = p.next(ctx, func(z *authorization) { z.NextPoll = a.now().Add(z.interval()) }); err != nil || z.State != authorizationPending {
+		return z, err
+	}
+	p.op.caller.tell(Event{Kind: EventPolling, Business: b.Card.Name, Until: z.Deadline})
+	form := url.Values{"grant_type": {grantTypeDevice}, "device_code": {s.DeviceCode}}
+	resp, err := a.oauth(ctx, p.op.who, b, egress.Token, b.Card.TokenURL, form)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return p.interrupted(ctx, z, context.Cause(ctx))
+	case err != nil && ReasonOf(err) == ReasonIdentityRejected:
+		return p.settle(ctx, authorizationFailed, ReasonIdentityRejected)
+	case err != nil:
+		return p.failed(ctx, err)
+	case resp.Status == http.StatusOK:
+		return p.granted(ctx, z, b, resp.Body)
+	case resp.Status == http.StatusTooManyRequests: // DA-6: no cap but the deadline
+		wait, ok := ParseRetryAfter(resp.Header.Get("Retry-After"), a.now(), 0)
+		if !ok {
+			wait = a.params.PollRetryAfter
+		}
+		return p.next(ctx, func(z *authorization) { z.NextPoll = a.now().Add(max(z.interval(), wait)) })
+	case resp.Status >= 500:
+		return p.failed(ctx, fmt.Errorf("the token endpoint answers HTTP %d", resp.Status))
+	}
+	switch code := oauthError(resp.Body); code {
+	case oauthPending:
+		return p.next(ctx, func(z *authorization) { z.Failures, z.NextPoll = 0, a.now().Add(z.interval()) })
+	case oauthSlowDown: // DA-5
+		return p.next(ctx, func(z *authorization) {
+			z.Failures = 0
+			z.setInterval(min(z.interval()+a.params.PollSlowDown, max(a.params.PollMax, z.interval())))
+			z.NextPoll = a.now().Add(z.interval())
+		})
+	case oauthDenied:
+		return p.settle(ctx, authorizationDenied, ReasonAccessDenied)
+	case oauthExpired:
+		return p.settle(ctx, authorizationExpired, ReasonConsentExpired)
+	default:
+		return p.settle(ctx, authorizationFailed, ReasonConsentRejected)
+	}
+}
+
+func (z *authorization) interval() time.Duration     { return time.Duration(z.Interval) * time.Microsecond }
+func (z *authorization) setInterval(d time.Duration) { z.Interval = d.Microseconds() }
+
+// next changes a pending sign-in that is ours.
+func (p *poller) next(ctx context.Context, change func(*authorization)) (z *authorization, err error) {
+	err = p.a.store.Update(ctx, func(tx Tx) error {
+		if z, err = get[authorization](tx, p.op.caller.Principal, p.id); err != nil || z.State != authorizationPending {
+			return err
+		}
+		if z.leased(p.owner, p.a.now()) {
+			return refuse(StatusNeedsUserAction, ReasonConsentElsewhere, "another program waits for this sign-in (%s)", ReasonLeaseLost)
+		}
+		change(z)
+		return put(tx, z)
+	})
+	return z, err
+}
+
+// failed is a poll that brought no answer (DA-6): the interval doubles, and the
+// sixth in a row is a failure.
+func (p *poller) failed(ctx context.Context, cause error) (*authorization, error) {
+	a, giveUp := p.a, false
+	z, err := p.next(ctx, func(z *authorization) {
+		z.Failures++
+		giveUp = z.Failures > maxPollFailures
+		z.setInterval(min(2*z.interval(), max(a.params.PollMax, z.interval())))
+		z.NextPoll = a.now().Add(z.interval())
+	})
+	if err != nil || z.State != authorizationPending || !giveUp {
+		return z, err
+	}
+	p.op.caller.tell(Event{Kind: EventPolling, Detail: RedactText(cause.Error())})
+	return p.settle(ctx, authorizationFailed, ReasonPollFailed)
+}
+
+// granted checks what was granted (DA-11, DA-12) and stores the grant and the
+// end of the sign-in together.
+func (p *poller) granted(ctx context.Context, z *authorization, b *business, body []byte) (*authorization, error) {
+	a := p.a
+	// The code is spent: a caller that leaves now must not lose what it bought.
+	ctx = context.WithoutCancel(ctx)
+	now := a.now()
+	t, err := readTokenResponse(body, z.Scopes)
+	var d Delegation
+	if err == nil {
+		want := DelegationWant{Issuer: b.Metadata.Issuer, InterfaceURL: b.Card.InterfaceURL, ClientID: p.op.who.id.Issuer, Scope: t.Scope}
+		d, err = CheckDelegationToken(ctx, t.AccessToken.Reveal(), want, CacheKeys(a.keys, b.Metadata.JWKSURI), now)
+	}
+	if err != nil {
+		return p.settle(ctx, authorizationFailed, ReasonGrantRefused)
+	}
+	err = a.store.Update(ctx, func(tx Tx) error {
+		if z, err = get[authorization](tx, p.op.caller.Principal, p.id); err != nil || z.State != authorizationPending {
+			return err
+		}
+		if len(d.Scopes) == 0 {
+			return settle(tx, z, authorizationDenied, ReasonInsufficient, now)
+		}
+		g, err := a.storeGrant(tx, p.op.who, b, t, d, now)
+		if err != nil {
+			return err
+		}
+		z.Grant = g.ID
+		if !covers(d.Scopes, z.Needed) { // kept all the same: the owner did grant it
+			return settle(tx, z, authorizationDenied, ReasonInsufficient, now)
+		}
+		return settle(tx, z, authorizationGranted, "", now)
+	})
+	return z, err
+}

@@ -1,0 +1,237 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+)
+
+// Where a provider's audience comes from (PR-1).
+const (
+	SourceSettings = "settings" // the owner entered it
+	SourceSigner   = "signer"   // the signer's registration
+)
+
+// ProviderView is a provider as a surface shows it.
+type ProviderView struct {
+	Origin   string `json:"origin"`
+	Audience string `json:"audience"`
+	Label    string `json:"label,omitzero"`
+	Source   string `json:"source"`
+	State    string `json:"state"` // ready, not_ready or blocked (PR-3)
+	Reason   Reason `json:"reason,omitzero"`
+}
+
+// Readiness of a provider (PR-3).
+const (
+	ProviderReady    = "ready"
+	ProviderNotReady = "not_ready"
+	ProviderBlocked  = "blocked"
+)
+
+// AddProvider enters the audience that a provider assigned to our issuer (PR-1,
+// PR-2); it replaces an earlier entry for the origin. The same audience for two
+// origins is refused: one could replay our tokens at the other (PR-6).
+func (a *Agent) AddProvider(ctx context.Context, c Caller, origin, audience, label string) (ProviderView, error) {
+	if err := c.check(); err != nil {
+		return ProviderView{}, err
+	}
+	o, err := a.providerOrigin(origin)
+	if err != nil {
+		return ProviderView{}, err
+	}
+	audience, label = strings.TrimSpace(audience), strings.TrimSpace(label)
+	switch {
+	case audience == "":
+		return ProviderView{}, refuse(StatusFailed, ReasonInvalidInput, "audience: it is empty; the provider tells it when it registers the issuer")
+	case utf8.RuneCountInString(audience) > maxAudience:
+		return ProviderView{}, refuse(StatusFailed, ReasonInvalidInput, "audience: it is longer than %d characters", maxAudience)
+	case utf8.RuneCountInString(label) > maxLabel:
+		return ProviderView{}, refuse(StatusFailed, ReasonInvalidInput, "label: it is longer than %d characters", maxLabel)
+	}
+	registered := a.knownAudiences(ctx, c.Principal)
+	err = a.store.Update(ctx, func(tx Tx) error {
+		all, err := find[provider](tx, Query{Principal: c.Principal})
+		if err != nil {
+			return err
+		}
+		p, entries := &provider{}, 0
+		own := map[string]bool{}
+		for _, q := range all {
+			if q.Key == o {
+				p = q
+				continue
+			}
+			if q.Audience == "" {
+				continue
+			}
+			entries++
+			own[q.Key] = true
+			if q.Audience == audience {
+				return refuse(StatusFailed, ReasonInvalidInput, "audience: it is configured for %s already, and one audience for two providers lets one replay our tokens at the other", q.Key)
+			}
+		}
+		for other, aud := range registered {
+			if other != o && aud == audience && !own[other] {
+				return refuse(StatusFailed, ReasonInvalidInput, "audience: the signer has it registered for %s, and one audience for two providers lets one replay our tokens at the other", other)
+			}
+		}
+		if entries >= maxProviders {
+			return refuse(StatusFailed, ReasonInvalidInput, "providers: there are %d already; remove one first", maxProviders)
+		}
+		if p.ID == "" {
+			p.Head = Head{ID: newID("provider"), Principal: c.Principal, Key: o, Created: a.now()}
+		}
+		p.Audience, p.Label = audience, label
+		return put(tx, p)
+	})
+	if err != nil {
+		return ProviderView{}, err
+	}
+	return ProviderView{Origin: o, Audience: audience, Label: label, Source: SourceSettings, State: a.readiness(o, audience)}, nil
+}
+
+// RemoveProvider removes the owner's entry for an origin; the signer's
+// registration, if there is one, counts again. Errors wrap ErrNotFound.
+func (a *Agent) RemoveProvider(ctx context.Context, c Caller, origin string) error {
+	if err := c.check(); err != nil {
+		return err
+	}
+	o, err := a.providerOrigin(origin)
+	if err != nil {
+		return err
+	}
+	return a.store.Update(ctx, func(tx Tx) error {
+		p, err := findOne[provider](tx, Query{Principal: c.Principal, Key: o})
+		if err != nil || p.Audience == "" {
+			return fmt.Errorf("provider %s: %w", o, errors.Join(err, ErrNotFound))
+		}
+		p.Audience, p.Label = "", ""
+		return put(tx, p)
+	})
+}
+
+// Providers lists the owner's entries and the signer's registrations, as last
+// known.
+func (a *Agent) Providers(ctx context.Context, c Caller) ([]ProviderView, error) {
+	if err := c.check(); err != nil {
+		return nil, err
+	}
+	registered := a.knownAudiences(ctx, c.Principal)
+	var all []*provider
+	err := a.store.View(ctx, func(tx Tx) (err error) {
+		all, err = find[provider](tx, Query{Principal: c.Principal})
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list providers: %w", err)
+	}
+	out := []ProviderView{}
+	add := func(v ProviderView) {
+		v.State = a.readiness(v.Origin, v.Audience)
+		switch v.State {
+		case ProviderBlocked:
+			v.Reason = ReasonBlockedByAdmin
+		case ProviderNotReady:
+			v.Reason = ReasonNoAudience
+		}
+		out = append(out, v)
+	}
+	for _, p := range all {
+		if p.Audience == "" {
+			continue
+		}
+		delete(registered, p.Key)
+		add(ProviderView{Origin: p.Key, Audience: p.Audience, Label: p.Label, Source: SourceSettings})
+	}
+	for _, origin := range sortedKeys(registered) {
+		add(ProviderView{Origin: origin, Audience: registered[origin], Source: SourceSigner})
+	}
+	return out, nil
+}
+
+// providerOrigin reads an origin that a person typed.
+func (a *Agent) providerOrigin(raw string) (string, error) {
+	u, err := a.rules().Check(strings.TrimRight(strings.TrimSpace(raw), "/"))
+	if err != nil {
+		return "", refuse(StatusFailed, ReasonInvalidInput, "provider: %v", err)
+	}
+	if u.Path != "" || u.RawQuery != "" {
+		return "", refuse(StatusFailed, ReasonInvalidInput, "provider: give its origin alone, %s", Origin(u))
+	}
+	return Origin(u), nil
+}
+
+// knownAudiences is the signer's registration list, if the signer can be asked.
+func (a *Agent) knownAudiences(ctx context.Context, principal string) map[string]string {
+	out := map[string]string{}
+	id, err := a.identityOf(ctx, principal)
+	if err != nil || a.deployment(id) == DeploymentNone {
+		return out
+	}
+	s, err := a.signerStatusOf(ctx, id, false)
+	if err != nil {
+		return out
+	}
+	for o, aud := range s.Audiences {
+		out[o] = aud
+	}
+	return out
+}
+
+func (a *Agent) readiness(origin, audience string) string {
+	switch {
+	case a.cfg.Policy.blocks(origin):
+		return ProviderBlocked
+	case audience == "":
+		return ProviderNotReady
+	}
+	return ProviderReady
+}
+
+// readyProvider is PR-3 at the time of a send, a poll or a refresh: the audience
+// to use at an origin, and the revision of that configuration (PR-4). Errors are
+// *Refusal or of the store.
+func (a *Agent) readyProvider(ctx context.Context, who *acting, origin string) (audience string, revision int64, err error) {
+	if a.cfg.Policy.blocks(origin) {
+		return "", 0, refuse(StatusBlocked, ReasonBlockedByAdmin, "the administrator blocks %s", origin)
+	}
+	err = a.store.Update(ctx, func(tx Tx) error {
+		all, err := find[provider](tx, Query{Principal: who.principal})
+		if err != nil {
+			return err
+		}
+		p := &provider{Head: Head{ID: newID("provider"), Principal: who.principal, Key: origin, Created: a.now()}}
+		effective := map[string]string{}
+		for o, aud := range who.status.Audiences {
+			effective[o] = aud
+		}
+		for _, q := range all {
+			if q.Key == origin {
+				p = q
+			}
+			if q.Audience != "" {
+				effective[q.Key] = q.Audience
+			}
+		}
+		if audience = effective[origin]; audience == "" {
+			return refuse(StatusBlocked, ReasonNoAudience, "no audience is known for %s: pactctl providers add, or register the issuer there", origin)
+		}
+		for o, aud := range effective {
+			if o != origin && aud == audience {
+				return refuse(StatusBlocked, ReasonNoAudience, "%s and %s have the same audience: one could replay our tokens at the other", origin, o)
+			}
+		}
+		if p.UsedAudience != audience || p.UsedIssuer != who.id.Issuer {
+			p.UsedAudience, p.UsedIssuer, p.ConfigRevision = audience, who.id.Issuer, p.ConfigRevision+1
+			if err := put(tx, p); err != nil {
+				return err
+			}
+		}
+		revision = p.ConfigRevision
+		return nil
+	})
+	return audience, revision, err
+}

@@ -1,0 +1,162 @@
+package agent
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"regexp"
+	"strings"
+
+	jsonv2 "github.com/go-json-experiment/json"
+)
+
+// Redacted replaces a secret.
+const Redacted = "[redacted]"
+
+// Secret is a text that must not be shown: it prints, logs and marshals as
+// "[redacted]". Reveal is the one way to its value.
+type Secret string
+
+// Reveal returns the secret itself, for the wire and the encrypted store only.
+func (s Secret) Reveal() string { return string(s) }
+
+func (s Secret) String() string               { return Redacted }
+func (s Secret) GoString() string             { return Redacted }
+func (s Secret) Format(f fmt.State, _ rune)   { _, _ = io.WriteString(f, Redacted) }
+func (s Secret) LogValue() slog.Value         { return slog.StringValue(Redacted) }
+func (s Secret) MarshalText() ([]byte, error) { return []byte(Redacted), nil }
+
+// maxDepth is the nesting that RD-3 keeps.
+const maxDepth = 12
+
+// secretKeys are RD-1's, letters and digits only. A key counts if it ends in
+// one: client_secret, delegationToken.
+var secretKeys = []string{
+	"authorization", "xa2auserdelegation", "token", "devicecode", "usercode", "verificationuricomplete",
+	"assertion", "jws", "credential", "privatejwk", "password", "secret",
+}
+
+func foldKey(key string) string {
+	return strings.Map(func(c rune) rune {
+		switch {
+		case c >= 'a' && c <= 'z', c >= '0' && c <= '9':
+			return c
+		case c >= 'A' && c <= 'Z':
+			return c + 'a' - 'A'
+		}
+		return -1
+	}, key)
+}
+
+func secretKey(key string, inReceipt bool) bool {
+	key = foldKey(key)
+	if inReceipt && key == "user" {
+		return true
+	}
+	for _, s := range secretKeys {
+		if strings.HasSuffix(key, s) {
+			return true
+		}
+	}
+	return false
+}
+
+func receiptKey(key string) bool {
+	key = foldKey(key)
+	return strings.HasSuffix(key, "receipt") || key == "claims"
+}
+
+// Redact returns a copy of v that may be logged or shown: secrets replaced by
+// key and by content, what is nested deeper than 12 replaced whole (RD-1..RD-3).
+// It knows strings, errors, headers, raw JSON and what encoding/json decodes
+// into; anything else goes through its JSON form.
+func Redact(v any) any { return redact(v, 0, false) }
+
+func redact(v any, depth int, inReceipt bool) any {
+	if depth > maxDepth {
+		return Redacted
+	}
+	switch v := v.(type) {
+	case nil, bool, int, int32, int64, uint, uint32, uint64, float64, json.Number:
+		return v
+	case string:
+		return RedactText(v)
+	case error:
+		return RedactText(v.Error())
+	case map[string]any:
+		out := make(map[string]any, len(v))
+		for k, e := range v {
+			if secretKey(k, inReceipt) {
+				out[k] = Redacted
+			} else {
+				out[k] = redact(e, depth+1, inReceipt || receiptKey(k))
+			}
+		}
+		return out
+	case []any:
+		out := make([]any, len(v))
+		for i, e := range v {
+			out[i] = redact(e, depth+1, inReceipt)
+		}
+		return out
+	case http.Header:
+		out := make(map[string]any, len(v))
+		for k, e := range v {
+			if secretKey(k, false) || strings.HasSuffix(foldKey(k), "cookie") {
+				out[k] = Redacted
+			} else {
+				out[k] = RedactText(strings.Join(e, ", "))
+			}
+		}
+		return out
+	case []byte:
+		return redactJSON(v, depth, inReceipt)
+	default:
+		data, err := jsonv2.Marshal(v)
+		if err != nil {
+			return Redacted
+		}
+		return redactJSON(data, depth, inReceipt)
+	}
+}
+
+// redactJSON redacts raw JSON, or text if it is none.
+func redactJSON(data []byte, depth int, inReceipt bool) any {
+	var decoded any
+	if err := jsonv2.Unmarshal(data, &decoded); err != nil {
+		return RedactText(string(data))
+	}
+	return redact(decoded, depth, inReceipt)
+}
+
+// What RD-2 finds in a text. Group 1, if any, is kept.
+var secretTexts = []*regexp.Regexp{
+	regexp.MustCompile(`(?i)(\b(?:bearer|pact-device)\s+)[^\s"',;]+`),
+	// A compact JOSE object: its first part is a JSON object in base64url.
+	regexp.MustCompile(`\b(?:ey[JA]|ew[o0k])[A-Za-z0-9_-]{6,}(?:\.[A-Za-z0-9_-]+){1,4}\.?`),
+	regexp.MustCompile(`(?i)((?:device_code|user_code|refresh_token|access_token|id_token|assertion)(?:=|%(?:25)*3d))[^\s&"'<>]+`),
+	regexp.MustCompile(`(?i)([?&]code=)[^\s&"'<>]+`),
+	regexp.MustCompile(`\b(?:dc|rt|at)_[A-Za-z0-9_-]{12,}`),
+	// JSON in a text, by RD-1's keys.
+	regexp.MustCompile(`(?i)("(?:authorization|x-a2a-user-delegation|(?:access_|refresh_|id_)?token|(?:access|refresh|id)Token|device_?code|user_?code|verification_?uri_?complete|assertion|jws|credential|privateJwk|password|secret)"\s*:\s*)"(?:[^"\\]|\\.)*"`),
+}
+
+var (
+	pairs    = regexp.MustCompile(`^[A-Za-z0-9_.~-]+=[^\s&=]*(?:&[A-Za-z0-9_.~-]+=[^\s&=]*)*$`)
+	pairCode = regexp.MustCompile(`(?i)(^code=)[^\s&]+`)
+)
+
+// RedactText returns s with everything replaced that looks like a secret
+// (RD-2). A code= counts only after ? or &, or where the whole text is
+// name=value pairs (AD-11).
+func RedactText(s string) string {
+	for _, re := range secretTexts {
+		s = re.ReplaceAllString(s, "${1}"+Redacted)
+	}
+	if pairs.MatchString(s) {
+		s = pairCode.ReplaceAllString(s, "${1}"+Redacted)
+	}
+	return s
+}

@@ -1,0 +1,304 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+)
+
+// SendRequest is one message to a business.
+type SendRequest struct {
+	Business string   // id, domain or card URL
+	Message  string   // at most 4000 characters
+	Effect   string   // declared: inspect or change; it never lowers what the text says (AD-5)
+	Scopes   []string // permissions that it needs, ids of the card
+	// Conversation continues one; empty starts one.
+	Conversation string
+}
+
+// operation is one send on its way through the gates.
+type operation struct {
+	caller  Caller
+	ref     string // what the caller calls the business
+	req     SendRequest
+	purpose string // of a sign-in
+
+	who      *acting
+	business *business
+	audience string
+	provider int64 // its config revision
+
+	conversation *conversation
+	owner        string // of the conversation's lease
+
+	required []string
+	grant    *grant // nil: none needed, or none yet
+	effect   Effect
+	exceeds  bool   // AD-9
+	wireID   string // messageId
+	approved *approval
+	asked    bool // an approval was given in this call
+
+	stepUps   int
+	missing   []string // of the last step-up
+	restarted bool     // CV-11: one fresh context
+	rounds    int
+
+	message *message
+	result  Result
+}
+
+// gate is one question of PO-5. A *Refusal stops the operation.
+type gate func(context.Context, *operation) error
+
+// errAgain sends an operation back to the first question of authority: what it
+// is sent under has changed.
+var errAgain = errors.New("authority is asked again")
+
+// maxRounds bounds how often that can happen: two step-ups, a restart, and
+// refreshes that narrowed a grant.
+const maxRounds = 6
+
+// Send sends a message to a business and judges what comes back. How it ended
+// is in the Result; an error means that the journal itself failed, or that the
+// call was malformed.
+func (a *Agent) Send(ctx context.Context, c Caller, req SendRequest) (Result, error) {
+	if err := c.check(); err != nil {
+		return Result{}, err
+	}
+	op := &operation{
+		caller: c, ref: req.Business, req: req, purpose: truncate(req.Message, maxPurpose),
+		owner: a.runtime + "/" + newID("turn"), wireID: uuid.NewString(),
+		required: ScopeSet(strings.Join(req.Scopes, " ")),
+	}
+	return op.finish(ctx, a.send(ctx, op))
+}
+
+// send is PO-5, the order of one send.
+func (a *Agent) send(ctx context.Context, op *operation) error {
+	for _, ask := range []gate{
+		a.isAvailable,       // availability (PO-1)
+		a.isPreferred,       // preference (PO-2)
+		a.isIdentified,      // identity (SG-10, SG-11, ID-4, ID-6)
+		a.hasBusiness,       // load or revalidate the business (DI-3, DI-10)
+		a.hasProvider,       // provider ready (PR-3)
+		a.enterConversation, // conversation (CV-3, CV-4)
+	} {
+		if err := ask(ctx, op); err != nil {
+			return a.refused(op, err)
+		}
+	}
+	defer a.leaveConversation(op)
+	// A reconcile (CV-14) branches off here.
+	for {
+		err := inOrder(ctx, op,
+			a.coverScopes,    // scopes and covering grant (GR-3)
+			a.computeEffect,  // computed effect (AD-5)
+			a.checkEvidence,  // evidence gate (EV-5, EV-6)
+			a.admit,          // admission (AD-1, AD-2)
+			a.askApproval,    // local approval (AP), with AD-9
+			a.askConsent,     // business consent (DA), then AD-9 with the token received
+			a.openContext,    // open context (CV-6)
+			a.deliverMessage, // send (CV-2, CV-11)
+		)
+		if !errors.Is(err, errAgain) {
+			return a.refused(op, err)
+		}
+		// The same questions in the same order: after a step-up (CV-13), a refresh that
+		// left fewer scopes (GR-7), or with a fresh context (CV-11).
+		if op.rounds++; op.rounds > maxRounds {
+			return a.refused(op, refuse(StatusFailed, ReasonContextLimit, "the business keeps asking for something else"))
+		}
+		if err := inOrder(ctx, op, a.isAvailable, a.isPreferred, a.hasProvider, a.renewTurn); err != nil { // PO-7
+			return a.refused(op, err)
+		}
+	}
+}
+
+func inOrder(ctx context.Context, op *operation, gates ...gate) error {
+	for _, ask := range gates {
+		if err := ask(ctx, op); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// finish turns how an operation ended into its result.
+func (op *operation) finish(ctx context.Context, err error) (Result, error) {
+	r := &op.result
+	if op.business != nil {
+		r.Business = op.business.ID
+	}
+	if op.conversation != nil {
+		r.Conversation = op.conversation.ID
+	}
+	if op.message != nil {
+		r.Message, r.Reply = op.message.ID, op.message.Reply
+	}
+	var refusal *Refusal
+	switch {
+	case err == nil:
+	case errors.As(err, &refusal):
+		r.Status, r.Reason, r.Detail = refusal.Status, refusal.Reason, RedactText(refusal.text())
+	case ctx.Err() == nil:
+		return *r, err
+	case r.Authorization != nil && r.Authorization.State == authorizationPending: // DA-17
+		r.Status, r.Reason = StatusNeedsUserAction, ReasonSignInPending
+	default: // CV-16: had anything been sent, it were a Refusal
+		r.Status, r.Reason = StatusCancelled, ReasonUserCancelled
+	}
+	return *r, nil
+}
+
+func (a *Agent) isAvailable(ctx context.Context, op *operation) error {
+	return a.availability(ctx, op.caller.Principal)
+}
+
+func (a *Agent) isPreferred(context.Context, *operation) error { return a.preferred() }
+
+func (a *Agent) isIdentified(ctx context.Context, op *operation) (err error) {
+	op.who, err = a.identified(ctx, op.caller.Principal, false)
+	return err
+}
+
+func (a *Agent) hasBusiness(ctx context.Context, op *operation) error {
+	b, err := a.currentBusiness(ctx, op.caller, op.ref)
+	if b != nil {
+		op.business = b
+	}
+	return err
+}
+
+func (a *Agent) hasProvider(ctx context.Context, op *operation) (err error) {
+	op.audience, op.provider, err = a.readyProvider(ctx, op.who, op.business.Card.Origin)
+	return err
+}
+
+// coverScopes finds the grant for the required scopes (GR-3). Without required
+// scopes the turn carries no delegation.
+func (a *Agent) coverScopes(ctx context.Context, op *operation) error {
+	op.grant = nil
+	if len(op.required) == 0 {
+		return nil
+	}
+	account := ""
+	if op.conversation != nil {
+		account = op.conversation.Account
+	}
+	return a.store.View(ctx, func(tx Tx) error {
+		active, err := activeGrants(tx, op.who, op.business, a.now())
+		op.grant = covering(active, op.required, account)
+		return err
+	})
+}
+
+// scopes are the card's scopes of these ids; one that the card does not have
+// has no description.
+func (op *operation) scopes(ids []string) []Scope {
+	out := []Scope{}
+	for _, id := range ids {
+		s, ok := op.business.Card.Scope(id)
+		if !ok {
+			s.ID = id
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+// computeEffect is AD-5 and AD-9.
+func (a *Agent) computeEffect(_ context.Context, op *operation) error {
+	op.effect = EffectOf(op.req.Effect, op.req.Message, op.scopes(op.required))
+	op.result.Effect = &op.effect
+	op.exceeds = op.grant != nil && EffectOfScopes(op.scopes(op.grant.Scopes)) > op.effect
+	return nil
+}
+
+// checkEvidence holds changes back while evidence of this business waits for
+// the owner (EV-5, EV-6).
+func (a *Agent) checkEvidence(ctx context.Context, op *operation) error {
+	if op.effect == EffectInspect {
+		return nil
+	}
+	return a.store.View(ctx, func(tx Tx) error {
+		open, err := find[block](tx, Query{Principal: op.who.principal, States: []string{blockOpen}})
+		if err != nil {
+			return err
+		}
+		ids, err := siblings(tx, op.business)
+		if err != nil {
+			return err
+		}
+		for _, b := range open {
+			if slices.Contains(ids, b.Business) || b.InterfaceURL == op.business.Card.InterfaceURL {
+				return refuse(StatusBlocked, ReasonEvidenceReview, "the evidence of an earlier turn (receipt %s: %s) waits for the owner's review", b.Key, b.Reason)
+			}
+		}
+		return nil
+	})
+}
+
+// admit is AD-1, in its order.
+func (a *Agent) admit(_ context.Context, op *operation) error {
+	text := op.req.Message
+	if !op.caller.owner() { // AD-2
+		return refuse(StatusBlocked, ReasonDelegationRequired, "only the owner may send to a business; this call is by %q", op.caller.Origin)
+	}
+	if p := CheckText(text); p != nil { // AD-10 among others
+		status := StatusFailed
+		if p.Reason == ReasonSensitiveContent {
+			status = StatusBlocked
+		}
+		return refuse(status, p.Reason, "message: it %s", p.Detail)
+	}
+	if !utf8.ValidString(text) {
+		return refuse(StatusFailed, ReasonInvalidInput, "message: it is not valid UTF-8")
+	}
+	if op.business.State != businessSupported {
+		return refuse(StatusUnsupported, op.business.Card.Reason, "the business is not supported")
+	}
+	return knownScopes(op)
+}
+
+// knownScopes holds the required scopes to the card (AD-1, AD-4).
+func knownScopes(op *operation) error {
+	if len(op.required) > maxRequired {
+		return refuse(StatusFailed, ReasonTooManyScopes, "scopes: %d are required, and %d are the most", len(op.required), maxRequired)
+	}
+	for _, id := range op.required {
+		if _, ok := op.business.Card.Scope(id); ok {
+			continue
+		}
+		if op.business.Card.Profile != ProfileDelegated {
+			return refuse(StatusUnsupported, ReasonNotDelegated, "%s has no delegation, so no permission %q", op.business.Card.Name, truncate(id, maxScopeID))
+		}
+		return refuse(StatusFailed, ReasonUnknownScope, "scopes: the card has no %q", truncate(id, maxScopeID))
+	}
+	return nil
+}
+
+// askConsent gets the owner's consent at the business where no grant covers the
+// scopes, and then asks AD-9 with the token received.
+func (a *Agent) askConsent(ctx context.Context, op *operation) error {
+	if len(op.required) == 0 || op.grant != nil {
+		return nil
+	}
+	if err := a.setConversation(ctx, op, conversationAwaitingBusiness, ""); err != nil {
+		return err
+	}
+	if err := a.getConsent(ctx, op); err != nil {
+		return err
+	}
+	if op.grant == nil { // another account's, or it ended meanwhile
+		return refuse(StatusDenied, ReasonInsufficient, "the permission that was granted is not one for this conversation")
+	}
+	if err := a.renewTurn(ctx, op); err != nil {
+		return err
+	}
+	return inOrder(ctx, op, a.computeEffect, a.askApproval)
+}

@@ -1,0 +1,339 @@
+// Package sqlite is the agent's durable store: one SQLite database in WAL mode,
+// with synchronous=FULL so that what Update returned for survives a power cut,
+// shared safely by several processes. It knows records, leases and sealed bytes,
+// and nothing of what they mean; package agent decides inside transactions.
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"modernc.org/sqlite"
+	lib "modernc.org/sqlite/lib"
+
+	"github.com/pactsigner/pactsigner/agent"
+)
+
+// busyTimeout is how long a transaction waits for another process's.
+const busyTimeout = 10 * time.Second
+
+// Store implements [agent.Store].
+type Store struct {
+	db          *sql.DB
+	read, write *lane
+}
+
+var _ agent.Store = (*Store)(nil)
+
+// lane is a connection for one transaction at a time, with its statements kept
+// prepared. Two write transactions in one process so never wait for each other
+// inside SQLite, which polls.
+type lane struct {
+	begin string
+
+	mu    sync.Mutex
+	conn  *sql.Conn
+	stmts map[string]*sql.Stmt
+}
+
+// Open opens the database file, of mode 0600, and migrates it. A file of a newer
+// version than this program knows is an error.
+func Open(path string) (*Store, error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open the agent's store: %w", err)
+	}
+	if err := f.Close(); err != nil {
+		return nil, fmt.Errorf("open the agent's store: %w", err)
+	}
+	dsn := url.URL{Scheme: "file", OmitHost: true, Path: path, RawQuery: url.Values{"_pragma": {
+		fmt.Sprintf("busy_timeout(%d)", busyTimeout.Milliseconds()),
+		"journal_mode(WAL)", "synchronous(FULL)", "secure_delete(ON)",
+	}}.Encode()}
+	db, err := sql.Open("sqlite", dsn.String())
+	if err != nil {
+		return nil, fmt.Errorf("open the agent's store: %w", err)
+	}
+	s := &Store{db: db, read: &lane{begin: "BEGIN"}, write: &lane{begin: "BEGIN IMMEDIATE"}}
+	for _, l := range []*lane{s.write, s.read} {
+		if l.conn, err = db.Conn(context.Background()); err != nil {
+			return nil, errors.Join(fmt.Errorf("open the agent's store %s: %w", path, err), s.Close())
+		}
+		l.stmts = map[string]*sql.Stmt{}
+	}
+	if err := s.migrate(); err != nil {
+		return nil, errors.Join(fmt.Errorf("open the agent's store %s: %w", path, err), s.Close())
+	}
+	return s, nil
+}
+
+// Close closes the database, after transactions under way.
+func (s *Store) Close() error {
+	var errs []error
+	for _, l := range []*lane{s.write, s.read} {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		for _, stmt := range l.stmts {
+			errs = append(errs, stmt.Close())
+		}
+		l.stmts = nil
+		if l.conn != nil {
+			errs = append(errs, l.conn.Close())
+		}
+	}
+	return errors.Join(append(errs, s.db.Close())...)
+}
+
+// View implements [agent.Store].
+func (s *Store) View(ctx context.Context, fn func(agent.Tx) error) error {
+	return s.read.transact(ctx, fn)
+}
+
+// Update implements [agent.Store].
+func (s *Store) Update(ctx context.Context, fn func(agent.Tx) error) error {
+	return s.write.transact(ctx, fn)
+}
+
+// transact runs fn between BEGIN and COMMIT. A context that ends later does not
+// tear a transaction apart: it is short, and it is whole or not at all.
+func (l *lane) transact(ctx context.Context, fn func(agent.Tx) error) (err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	t := &tx{context.WithoutCancel(ctx), l}
+	if err := t.exec(l.begin); err != nil {
+		return fmt.Errorf("agent store: begin: %w", err)
+	}
+	done := false
+	defer func() {
+		if !done { // fn failed, or panicked
+			if rollback := t.exec("ROLLBACK"); rollback != nil {
+				err = errors.Join(err, fmt.Errorf("agent store: roll back: %w", rollback))
+			}
+		}
+	}()
+	if err := fn(t); err != nil {
+		return err
+	}
+	if err := t.exec("COMMIT"); err != nil {
+		return fmt.Errorf("agent store: commit: %w", err)
+	}
+	done = true
+	return nil
+}
+
+type tx struct {
+	ctx context.Context
+	*lane
+}
+
+// prepare returns the statement of a text. The texts are few: values are always
+// arguments.
+func (t *tx) prepare(text string) (*sql.Stmt, error) {
+	if s, ok := t.stmts[text]; ok {
+		return s, nil
+	}
+	if t.stmts == nil {
+		return nil, sql.ErrConnDone
+	}
+	s, err := t.conn.PrepareContext(t.ctx, text)
+	if err != nil {
+		return nil, err
+	}
+	t.stmts[text] = s
+	return s, nil
+}
+
+// table is the name of a kind's table; an unknown kind is refused, so that no
+// text from elsewhere ever becomes SQL.
+func table(kind agent.Kind) (string, error) {
+	if !slices.Contains(agent.Kinds(), kind) {
+		return "", fmt.Errorf("agent store: no kind %q", kind)
+	}
+	return string(kind), nil
+}
+
+const columns = "id, principal, business, conversation, key, state, revision, created, lease_owner, lease_until, data"
+
+func (t *tx) Get(kind agent.Kind, principal, id string) (agent.Record, error) {
+	rs, err := t.query(kind, "WHERE principal = ? AND id = ?", principal, id)
+	if err != nil {
+		return agent.Record{}, err
+	}
+	if len(rs) == 0 {
+		return agent.Record{}, fmt.Errorf("%s %q: %w", kind, id, agent.ErrNotFound)
+	}
+	return rs[0], nil
+}
+
+func (t *tx) Find(kind agent.Kind, q agent.Query) ([]agent.Record, error) {
+	var where []string
+	var args []any
+	and := func(column, value string) {
+		if value != "" {
+			where, args = append(where, column+" = ?"), append(args, value)
+		}
+	}
+	if !q.AllPrincipals {
+		where, args = append(where, "principal = ?"), append(args, q.Principal)
+	}
+	and("business", q.Business)
+	and("conversation", q.Conversation)
+	and("key", q.Key)
+	if len(q.States) > 0 {
+		where = append(where, "state IN (?"+strings.Repeat(", ?", len(q.States)-1)+")")
+		for _, s := range q.States {
+			args = append(args, s)
+		}
+	}
+	clause := ""
+	if len(where) > 0 {
+		clause = "WHERE " + strings.Join(where, " AND ")
+	}
+	clause += " ORDER BY created DESC, rowid DESC"
+	if q.Limit > 0 {
+		clause, args = clause+" LIMIT ?", append(args, q.Limit)
+	}
+	return t.query(kind, clause, args...)
+}
+
+func (t *tx) query(kind agent.Kind, clause string, args ...any) ([]agent.Record, error) {
+	name, err := table(kind)
+	if err != nil {
+		return nil, err
+	}
+	stmt, err := t.prepare("SELECT " + columns + " FROM " + name + " " + clause)
+	if err != nil {
+		return nil, fmt.Errorf("agent store: read %s: %w", kind, err)
+	}
+	rows, err := stmt.QueryContext(t.ctx, args...)
+	if err != nil {
+		return nil, fmt.Errorf("agent store: read %s: %w", kind, err)
+	}
+	defer rows.Close()
+	var out []agent.Record
+	for rows.Next() {
+		var r agent.Record
+		var key sql.NullString
+		var created, until int64
+		if err := rows.Scan(&r.ID, &r.Principal, &r.Business, &r.Conversation, &key, &r.State,
+			&r.Revision, &created, &r.LeaseOwner, &until, &r.Data); err != nil {
+			return nil, fmt.Errorf("agent store: read %s: %w", kind, err)
+		}
+		r.Key, r.Created, r.LeaseUntil = key.String, readTime(created), readTime(until)
+		out = append(out, r)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("agent store: read %s: %w", kind, err)
+	}
+	return out, nil
+}
+
+func (t *tx) Put(kind agent.Kind, r agent.Record) error {
+	name, err := table(kind)
+	if err != nil {
+		return err
+	}
+	if r.ID == "" {
+		return fmt.Errorf("agent store: a record of %s needs an id", kind)
+	}
+	key := sql.NullString{String: r.Key, Valid: r.Key != ""}
+	var res sql.Result
+	if r.Revision == 0 {
+		res, err = t.run("INSERT INTO "+name+" ("+columns+") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+			r.ID, r.Principal, r.Business, r.Conversation, key, r.State, 1, writeTime(r.Created),
+			r.LeaseOwner, writeTime(r.LeaseUntil), r.Data)
+	} else {
+		res, err = t.run("UPDATE "+name+` SET business = ?, conversation = ?, key = ?, state = ?,
+			revision = revision + 1, lease_owner = ?, lease_until = ?, data = ?
+			WHERE principal = ? AND id = ? AND revision = ?`,
+			r.Business, r.Conversation, key, r.State, r.LeaseOwner, writeTime(r.LeaseUntil), r.Data,
+			r.Principal, r.ID, r.Revision)
+	}
+	var failed *sqlite.Error
+	if errors.As(err, &failed) && failed.Code()&0xff == lib.SQLITE_CONSTRAINT {
+		return fmt.Errorf("%s %q: %w", kind, r.ID, agent.ErrConflict)
+	}
+	if err != nil {
+		return fmt.Errorf("agent store: write %s: %w", kind, err)
+	}
+	n, err := res.RowsAffected()
+	if err != nil {
+		return fmt.Errorf("agent store: write %s: %w", kind, err)
+	}
+	if n != 1 {
+		return fmt.Errorf("%s %q: %w", kind, r.ID, agent.ErrConflict)
+	}
+	return nil
+}
+
+func (t *tx) Delete(kind agent.Kind, principal, id string) error {
+	name, err := table(kind)
+	if err != nil {
+		return err
+	}
+	return t.exec("DELETE FROM "+name+" WHERE principal = ? AND id = ?", principal, id)
+}
+
+func (t *tx) Secret(id string) ([]byte, error) {
+	var sealed []byte
+	stmt, err := t.prepare("SELECT sealed FROM secrets WHERE id = ?")
+	if err == nil {
+		err = stmt.QueryRowContext(t.ctx, id).Scan(&sealed)
+	}
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return nil, fmt.Errorf("secret: %w", agent.ErrNotFound)
+	case err != nil:
+		return nil, fmt.Errorf("agent store: read a secret: %w", err)
+	}
+	return sealed, nil
+}
+
+func (t *tx) PutSecret(id string, sealed []byte) error {
+	return t.exec("INSERT INTO secrets (id, sealed) VALUES (?, ?) ON CONFLICT (id) DO UPDATE SET sealed = excluded.sealed", id, sealed)
+}
+
+func (t *tx) DeleteSecret(id string) error {
+	return t.exec("DELETE FROM secrets WHERE id = ?", id)
+}
+
+func (t *tx) exec(statement string, args ...any) error {
+	if _, err := t.run(statement, args...); err != nil {
+		return fmt.Errorf("agent store: write: %w", err)
+	}
+	return nil
+}
+
+func (t *tx) run(statement string, args ...any) (sql.Result, error) {
+	stmt, err := t.prepare(statement)
+	if err != nil {
+		return nil, err
+	}
+	return stmt.ExecContext(t.ctx, args...)
+}
+
+// Times are microseconds since 1970; the zero time is 0.
+func writeTime(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixMicro()
+}
+
+func readTime(us int64) time.Time {
+	if us == 0 {
+		return time.Time{}
+	}
+	return time.UnixMicro(us).UTC()
+}

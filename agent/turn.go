@@ -1,0 +1,374 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/pactsigner/pactsigner/agent/egress"
+)
+
+func or(a, b string) string {
+	if a != "" {
+		return a
+	}
+	return b
+}
+
+// adoptContext takes the context that the business minted, if none is held
+// (CV-7).
+func (op *operation) adoptContext(id string) {
+	if op.conversation.ContextID == "" && len(id) <= maxURLInput {
+		op.conversation.ContextID = id
+	}
+}
+
+// stateOf is the journal's state for an attempt that brought no reply.
+func stateOf(o Outcome) string {
+	switch o.State {
+	case OutcomeUnknown:
+		return messageUnknown
+	case OutcomeCancelled:
+		return messageCancelled
+	}
+	return messageFailed
+}
+
+// deliverMessage sends the message itself and acts on what comes back.
+func (a *Agent) deliverMessage(ctx context.Context, op *operation) error {
+	m := &message{WireID: op.wireID, Text: op.req.Message, Effect: op.effect, Scopes: op.required}
+	if op.grant != nil {
+		m.Grant = op.grant.ID
+	}
+	if op.approved != nil {
+		m.Approved = op.approved.Digest
+	}
+	op.message = m
+	op.caller.tell(Event{Kind: EventSending, Business: op.business.Card.Name})
+	reply, o, err := a.transmit(ctx, op, m)
+	if err != nil {
+		return err
+	}
+	switch o.State {
+	case OutcomeReplied:
+		err = a.replied(ctx, op, m, reply)
+	case OutcomeAuthRequired:
+		err = a.stepUp(op, m, reply.StepUp)
+	case OutcomeRestart:
+		err = a.restart(op, m, o)
+	default:
+		err = a.unanswered(op, m, reply, o)
+	}
+	if ReasonOf(err) == ReasonBusy || errors.Is(err, ErrConflict) {
+		// It was sent, but the turn was taken over for dead before its end was written
+		// down: whoever did so counts it as unknown (RS-1).
+		return refuse(StatusUnknown, ReasonInterrupted, "the turn took longer than its lease: it is not known whether it was carried out")
+	}
+	return err
+}
+
+// transmit journals a message (CV-2) and sends it until its fate is known, with
+// the same id and the same bytes every time. An error is a *Refusal that nothing
+// was sent, errAgain, or of the journal.
+func (a *Agent) transmit(ctx context.Context, op *operation, m *message) (Reply, Outcome, error) {
+	if err := a.prepare(op, m); err != nil {
+		return Reply{}, Outcome{}, err
+	}
+	var d *delegation
+	if m.Grant != "" {
+		var err error
+		if d, err = a.delegationFor(ctx, op.caller, op.who, op.business, m.Grant); err != nil {
+			return a.neverSent(ctx, op, m, err)
+		}
+		if !covers(d.grant.Scopes, m.Scopes) { // GR-7: it was narrowed
+			return a.neverSent(ctx, op, m, errAgain)
+		}
+		op.grant = d.grant
+	}
+	turn := Turn{Effect: m.Effect, ContextID: m.ContextID, Delegated: d != nil}
+	rejected, rated, silent := false, 0, 0
+	for {
+		token, reused, err := a.paToken(ctx, op.who, op.audience, rejected)
+		if err != nil {
+			if turn.Reconciling {
+				return Reply{}, Outcome{State: OutcomeUnknown, Reason: or(ReasonOf(err), ReasonStillProcessing)}, nil
+			}
+			return a.neverSent(ctx, op, m, err)
+		}
+		if err := a.markSending(op, m); err != nil {
+			return Reply{}, Outcome{}, err
+		}
+		reply, retryAfter, o := a.attempt(ctx, op, m, turn, token, d)
+		switch {
+		case o.ClearTokens:
+			a.tokenRefused(op.who, op.audience, reused)
+			if !rejected { // nothing ran (SG-9)
+				rejected = true
+				continue
+			}
+		case o.State == OutcomeRateLimited: // CV-10
+			if rated++; rated > maxRateRetries {
+				o.State = OutcomeNotExecuted
+				if turn.Reconciling {
+					o.State = OutcomeUnknown
+				}
+				return reply, o, nil
+			}
+			if !a.pause(ctx, op, m, a.rateWait(retryAfter), "the business limits requests") {
+				o = Outcome{State: OutcomeCancelled, Reason: ReasonUserCancelled}
+				if turn.Reconciling {
+					o.State = OutcomeUnknown
+				}
+				return reply, o, nil
+			}
+			continue
+		case o.State == OutcomeStillRunning: // CV-9
+			// From here on a refusal says nothing about the message (CV-15).
+			turn.Reconciling = true
+			if silent == len(a.params.NoReplyWaits) {
+				return reply, Outcome{State: OutcomeUnknown, Reason: ReasonStillProcessing}, nil
+			}
+			if !a.pause(ctx, op, m, a.params.NoReplyWaits[silent], "the business still works on it") {
+				return reply, Outcome{State: OutcomeUnknown, Reason: ReasonUserCancelled}, nil
+			}
+			silent++
+			continue
+		}
+		return reply, o, nil
+	}
+}
+
+// pause waits before the next attempt, the lease renewed; false if the caller
+// left.
+func (a *Agent) pause(ctx context.Context, op *operation, m *message, d time.Duration, why string) bool {
+	at := a.now().Add(d)
+	op.caller.tell(Event{Kind: EventWaiting, Business: op.business.Card.Name, Detail: why, Until: at})
+	if err := a.journal(op, m, func() error { return nil }); err != nil {
+		return false
+	}
+	return a.wait(ctx, at) == nil
+}
+
+// prepare writes a message down before the network is used (CV-2).
+func (a *Agent) prepare(op *operation, m *message) error {
+	c := op.conversation
+	body, err := BuildMessage(m.WireID, c.ContextID, m.Text)
+	if err != nil {
+		return refuse(StatusFailed, ReasonInvalidInput, "message: %v", err)
+	}
+	m.Head = Head{
+		ID: newID("m"), Principal: op.who.principal, Business: op.business.ID, Conversation: c.ID,
+		State: messagePrepared, Created: a.now(),
+	}
+	m.Body, m.BodyDigest, m.ContextID = string(body), digest(body), c.ContextID
+	m.CardRevision, m.ProviderRevision = op.business.CardRevision, op.provider
+	m.Authority = digest(fmt.Appendf(nil, "pact-authority/1\n%s\n%s\n%s\n%d\n%d\n%s\n%s\n%s\n",
+		op.who.binding.ID, op.who.id.Issuer, op.business.Card.SendURL(), m.CardRevision, m.ProviderRevision,
+		m.Grant, m.Effect, strings.Join(m.Scopes, " ")))
+	return a.journal(op, m, func() error { return nil })
+}
+
+// markSending is the last thing before the network (CV-2): the approval and the
+// bytes are checked once more (AP-3).
+func (a *Agent) markSending(op *operation, m *message) error {
+	if digest([]byte(m.Body)) != m.BodyDigest {
+		return refuse(StatusFailed, ReasonInvalidInput, "the message changed after it was prepared")
+	}
+	if op.approved != nil && !m.Introduction {
+		d, err := approvalDigest(m.WireID, m.Text)
+		if err != nil || d != op.approved.Digest || m.Approved != d {
+			return refuse(StatusApprovalRequired, ReasonApprovalRequired, "the message is not the one that was approved")
+		}
+	}
+	return a.journal(op, m, func() error {
+		m.State = messageSending
+		m.Attempts++
+		if m.Sent.IsZero() {
+			m.Sent = a.now()
+		}
+		op.conversation.State, op.conversation.Reason = conversationSending, ""
+		return nil
+	})
+}
+
+// journal changes a message and its conversation together, and renews both
+// leases. It does not follow the caller's context: what happened is written down.
+func (a *Agent) journal(op *operation, m *message, change func() error) error {
+	return a.store.Update(context.Background(), func(tx Tx) error {
+		m.lease(op.owner, a.now().Add(a.params.TurnLease))
+		return a.changeInWith(tx, op, func() error {
+			if err := change(); err != nil {
+				return err
+			}
+			return put(tx, m)
+		})
+	})
+}
+
+// changeInWith lets change work on op.conversation, as read in this transaction,
+// and stores it.
+func (a *Agent) changeInWith(tx Tx, op *operation, change func() error) error {
+	var failed error
+	err := a.changeIn(tx, op, func(c *conversation) {
+		op.conversation = c
+		failed = change()
+	})
+	if failed != nil {
+		return failed
+	}
+	return err
+}
+
+// neverSent records that a prepared message was not sent, and why.
+func (a *Agent) neverSent(ctx context.Context, op *operation, m *message, cause error) (Reply, Outcome, error) {
+	state, reason := messageFailed, or(ReasonOf(cause), ReasonNeverSent)
+	switch {
+	case errors.Is(cause, errAgain):
+		state, reason = messageSuperseded, ReasonInsufficient
+	case ctx.Err() != nil:
+		state, reason = messageCancelled, ReasonUserCancelled
+		cause = refuse(StatusCancelled, ReasonUserCancelled, "nothing was sent")
+	}
+	err := a.journal(op, m, func() error {
+		if m.Attempts > 0 { // an attempt before this one was refused
+			state = messageFailed
+		}
+		m.State, m.Reason = state, reason
+		m.release()
+		if op.conversation.State == conversationSending {
+			op.conversation.State = conversationReady
+		}
+		return nil
+	})
+	return Reply{}, Outcome{}, errors.Join(cause, err)
+}
+
+// attempt is one request to the business.
+func (a *Agent) attempt(ctx context.Context, op *operation, m *message, turn Turn, token PAToken, d *delegation) (Reply, string, Outcome) {
+	header := http.Header{}
+	header.Set("Authorization", "Bearer "+token.Reveal())
+	header.Set("Content-Type", TypeJSON)
+	header.Set("A2A-Version", version1)
+	if d != nil {
+		header.Set("X-A2A-User-Delegation", "Bearer "+d.token.Reveal())
+	}
+	resp, err := a.do(ctx, egress.Request{
+		Purpose: egress.Message, Method: "POST", URL: op.business.Card.SendURL(), Header: header, Body: []byte(m.Body),
+	})
+	if err != nil {
+		return Reply{}, "", ClassifyError(err, turn)
+	}
+	reply := ParseReply(resp.Status, resp.Header.Get("Content-Type"), resp.Header.Get("WWW-Authenticate"), resp.Body)
+	return reply, resp.Header.Get("Retry-After"), Classify(reply, turn)
+}
+
+// unanswered records and reports an attempt that brought no reply.
+func (a *Agent) unanswered(op *operation, m *message, reply Reply, o Outcome) error {
+	err := a.journal(op, m, func() error {
+		m.State, m.Reason = stateOf(o), o.Reason
+		m.release()
+		c := op.conversation
+		c.Reason = o.Reason
+		switch {
+		case o.CloseConversation:
+			c.State = conversationClosed
+		case o.State == OutcomeUnknown:
+			c.State = conversationUnknown
+		case o.State == OutcomeCancelled:
+			c.State = conversationCancelled
+		default:
+			c.State = conversationReady
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if o.InvalidateGrant && op.grant != nil { // GR-8
+		if err := a.endGrantByID(context.Background(), op.who.principal, op.grant.ID, grantInvalid, ReasonDelegationGone); err != nil {
+			return err
+		}
+		return refuse(StatusNeedsUserAction, ReasonReconnect, "the business does not accept the permission any more: sign in again")
+	}
+	detail := reply.ErrorText
+	if detail == "" && reply.Status != 0 {
+		detail = "the business answers HTTP " + strconv.Itoa(reply.Status)
+	}
+	switch o.State {
+	case OutcomeUnknown:
+		text := "it is not known whether the business carried this out."
+		if m.Effect != EffectInspect {
+			text += " Do not repeat it by another route."
+		}
+		return refuse(StatusUnknown, o.Reason, "%s", text)
+	case OutcomeCancelled:
+		return refuse(StatusCancelled, o.Reason, "nothing was carried out")
+	}
+	switch o.Reason {
+	case ReasonIdentityRejected:
+		return refuse(StatusBlocked, o.Reason, "the business does not accept our identity for audience %q: is the issuer registered there?", op.audience)
+	case string(egress.PolicyDenied), string(egress.DestinationRefused), string(egress.InvalidURL):
+		return refuse(StatusBlocked, o.Reason, "nothing was sent")
+	}
+	return refuse(StatusFailed, o.Reason, "%s", detail)
+}
+
+// stepUp answers a task that waits for consent (CV-13). Its own link is ignored
+// (DA-18).
+func (a *Agent) stepUp(op *operation, m *message, s StepUp) error {
+	err := a.journal(op, m, func() error {
+		m.State = messageAuthRequired
+		m.release()
+		op.adoptContext(s.ContextID)
+		op.conversation.State = conversationAwaitingBusiness
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	missing := slices.Sorted(slices.Values(s.MissingScopes))
+	op.result.MissingScopes = missing
+	op.caller.tell(Event{Kind: EventStepUp, Business: op.business.Card.Name, Detail: strings.Join(missing, " ")})
+	switch {
+	case len(missing) == 0:
+		return refuse(StatusUnsupported, ReasonStepUpUnsupported, "the business asks for permissions without naming them")
+	case slices.ContainsFunc(missing, func(id string) bool { _, ok := op.business.Card.Scope(id); return !ok }):
+		return refuse(StatusUnsupported, ReasonStepUpUnsupported, "the business asks for a permission that its card does not have")
+	case op.grant != nil && covers(op.grant.Scopes, missing), op.stepUps > 0 && slices.Equal(missing, op.missing):
+		return refuse(StatusDenied, ReasonInsufficient, "the business asks again for what was granted")
+	case op.stepUps == maxStepUps:
+		return refuse(StatusUnsupported, ReasonStepUpUnsupported, "the business asks for permissions a third time")
+	}
+	op.stepUps++
+	op.missing = missing
+	op.required = union(op.required, missing)
+	op.wireID = uuid.NewString() // nothing ran: this is another message
+	return errAgain
+}
+
+// restart begins a fresh context, once: the business closed the old one and ran
+// nothing (CV-11).
+func (a *Agent) restart(op *operation, m *message, o Outcome) error {
+	if op.restarted {
+		o.State = OutcomeNotExecuted
+		return a.unanswered(op, m, Reply{ErrorText: "the business closed the conversation"}, o)
+	}
+	op.restarted = true
+	err := a.journal(op, m, func() error {
+		m.State, m.Reason = messageSuperseded, ReasonContextClosed
+		m.release()
+		op.conversation.ContextID, op.conversation.Account = "", ""
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return errAgain
+}
