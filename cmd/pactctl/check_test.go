@@ -1,0 +1,284 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// check runs `pactctl check …` with stdin and returns its exit code and output.
+func check(t *testing.T, stdin string, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	a := &app{stdin: strings.NewReader(stdin), stdout: &out, stderr: &errs, now: func() time.Time { return testNow }, zone: time.UTC}
+	code = a.run(t.Context(), append([]string{"check"}, args...))
+	return code, out.String(), errs.String()
+}
+
+// checkJSON is check with -o json, decoded.
+func checkJSON(t *testing.T, stdin string, args ...string) (code int, r checked) {
+	t.Helper()
+	code, out, errs := check(t, stdin, append(args, "-o", "json")...)
+	if err := json.Unmarshal([]byte(out), &r); err != nil {
+		t.Fatalf("%v: %v in %q; stderr %s", args, err, out, errs)
+	}
+	if r.OK != (code == 0) || code > 1 || r.OK != (r.Reason == "") || r.OK != (errs == "") {
+		t.Errorf("%v: exit %d, stderr %q, %+v", args, code, errs, r)
+	}
+	return code, r
+}
+
+// readVectors decodes a vector file of package agent.
+func readVectors(t *testing.T, name string, v any) {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join("..", "..", "agent", "testdata", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(data, v); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func writeFile(t *testing.T, data []byte) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "file.json")
+	if err := os.WriteFile(path, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// TestCheckVectors runs every vector file through the command: its verdict is
+// the vector's, its exit code follows.
+func TestCheckVectors(t *testing.T) {
+	t.Run("card", func(t *testing.T) {
+		var f struct {
+			Cases []struct {
+				Name string
+				Card json.RawMessage
+				Want struct{ Support, Reason string }
+			}
+		}
+		readVectors(t, "cards.json", &f)
+		for _, c := range f.Cases {
+			if _, r := checkJSON(t, "", "card", writeFile(t, c.Card)); r.Verdict != c.Want.Support || r.Reason != c.Want.Reason {
+				t.Errorf("%s: %s %s, want %+v", c.Name, r.Verdict, r.Reason, c.Want)
+			}
+		}
+	})
+	t.Run("metadata", func(t *testing.T) {
+		var f struct {
+			Given struct{ Card json.RawMessage }
+			Cases []struct {
+				Name, Want string
+				Metadata   json.RawMessage
+			}
+		}
+		readVectors(t, "metadata.json", &f)
+		card := writeFile(t, f.Given.Card)
+		for _, c := range f.Cases {
+			if _, r := checkJSON(t, string(c.Metadata), "metadata", "-", "--card", card); r.Verdict != c.Want {
+				t.Errorf("%s: %s, want %s", c.Name, r.Verdict, c.Want)
+			}
+		}
+	})
+	t.Run("token", func(t *testing.T) {
+		var f struct {
+			Given struct {
+				Issuer, Audience, Nonce, Subject string
+				Now                              json.Number
+				JWKS                             json.RawMessage
+			}
+			Cases []struct {
+				Name, Want string
+				Response   json.RawMessage
+			}
+		}
+		readVectors(t, "tokens.json", &f)
+		g := f.Given
+		keys := writeFile(t, g.JWKS)
+		for _, c := range f.Cases {
+			code, out, errs := check(t, string(c.Response), "token", "-", "--issuer", g.Issuer, "--audience", g.Audience,
+				"--nonce", g.Nonce, "--subject", g.Subject, "--at", g.Now.String(), "--jwks", keys, "-o", "json")
+			var r checked
+			if err := json.Unmarshal([]byte(out), &r); err != nil {
+				t.Fatal(err)
+			}
+			if r.Verdict != c.Want || r.OK != (code == 0) || r.OK && r.Token.Signature != "verified" {
+				t.Errorf("%s: exit %d %+v, want %s", c.Name, code, r, c.Want)
+			}
+			if strings.Contains(out+errs, "eyJ") {
+				t.Errorf("SG-14: %s: the token is printed", c.Name)
+			}
+		}
+	})
+	t.Run("receipt", func(t *testing.T) {
+		var f struct {
+			Given struct {
+				Expect struct {
+					Brand, GrantID, PA, User, SentAt, ReceivedAt string
+					GrantScopes                                  []string
+				}
+				JWKS json.RawMessage
+			}
+			Cases []struct {
+				Name    string
+				Receipt json.RawMessage
+				Want    struct{ Verdict string }
+			}
+		}
+		readVectors(t, "receipts.json", &f)
+		x := f.Given.Expect
+		for _, c := range f.Cases {
+			_, r := checkJSON(t, string(c.Receipt), "receipt", "-", "--jwks", writeFile(t, f.Given.JWKS), "--grant", x.GrantID, "--user", x.User,
+				"--pa", x.PA, "--brand", x.Brand, "--scope", strings.Join(x.GrantScopes, ","), "--sent", x.SentAt, "--received", x.ReceivedAt)
+			if r.Verdict != c.Want.Verdict {
+				t.Errorf("%s: %s, want %s", c.Name, r.Verdict, c.Want.Verdict)
+			}
+		}
+	})
+	t.Run("url", func(t *testing.T) {
+		var f struct {
+			Cases []struct {
+				URL, Want   string
+				Development bool
+			}
+		}
+		readVectors(t, "urls.json", &f)
+		for _, c := range f.Cases {
+			args := []string{"url", c.URL}
+			if c.Development {
+				args = append(args, "--development")
+			}
+			if _, r := checkJSON(t, "", args...); r.Verdict != c.Want {
+				t.Errorf("%q: %s, want %s", c.URL, r.Verdict, c.Want)
+			}
+		}
+	})
+}
+
+// TestCheckMessage covers requests, replies and errors, told apart by themselves.
+func TestCheckMessage(t *testing.T) {
+	message := func(role, text string) string {
+		return `{"message": {"messageId": "m", "contextId": "c", "role": "` + role + `", "parts": [{"text": "` + text + `"}]}}`
+	}
+	for _, c := range []struct{ name, body, kind, reason, effect string }{
+		{"request", message("ROLE_USER", "Cancel A-1"), "request", "", "change"},
+		{"inspection", message("ROLE_USER", "Where is A-1?"), "request", "", "inspect"},
+		{"sensitive", message("ROLE_USER", "password: hunter22"), "request", "sensitive_content", "unknown"},
+		{"blank", message("ROLE_USER", " "), "request", "INVALID_PARAMS", ""},
+		{"not-json", "hello", "request", "INVALID_PARAMS", ""},
+		{"reply", message("ROLE_AGENT", "Done."), "message", "", ""},
+		{"reply-without-parts", `{"message": {"role": "ROLE_AGENT"}}`, "unreadable", "invalid_reply", ""},
+		{"step-up", `{"task": {"status": {"state": "TASK_STATE_AUTH_REQUIRED"}, "metadata": {"pact.missingScopes": ["a"]}}}`, "auth_required", "", ""},
+		{"step-up-for-nothing", `{"task": {"status": {"state": "TASK_STATE_AUTH_REQUIRED"}}}`, "auth_required", "step_up_unsupported", ""},
+		{"task-done", `{"task": {"status": {"state": "TASK_STATE_COMPLETED"}}}`, "unreadable", "invalid_reply", ""},
+		{"error", `{"error": {"code": 404, "status": "NOT_FOUND", "message": "no", "details": [{"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "TASK_NOT_FOUND", "domain": "a2a-protocol.org"}]}}`, "a2a_error", "", ""},
+		{"error-without-details", `{"error": {"code": 404, "status": "NOT_FOUND", "message": "no"}}`, "a2a_error", "invalid_error", ""},
+	} {
+		_, r := checkJSON(t, c.body, "message", "-")
+		if r.Message.Type != c.kind || r.Reason != c.reason || r.Message.Effect != c.effect {
+			t.Errorf("%s: %+v %+v", c.name, r, r.Message)
+		}
+	}
+}
+
+// TestCheckURLSource covers documents behind URLs: fetched as the agent would,
+// with discovery's reasons when there is none (DI-2).
+func TestCheckURLSource(t *testing.T) {
+	var f struct {
+		Cases []struct {
+			Name string
+			Card json.RawMessage
+		}
+	}
+	readVectors(t, "cards.json", &f)
+	mux := http.NewServeMux()
+	server := httptest.NewServer(mux)
+	defer server.Close()
+	var card string
+	for _, c := range f.Cases {
+		if c.Name == "delegated" {
+			card = strings.ReplaceAll(string(c.Card), "https://provider.example.com", server.URL)
+		}
+	}
+	const oauth = "/a2a/01J8ZQ4T7M/oauth"
+	mux.HandleFunc("/card", func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte(card)) })
+	mux.HandleFunc("/moved", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/card", http.StatusFound) })
+	mux.HandleFunc("/broken", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) })
+	mux.HandleFunc(oauth+"/.well-known/oauth-authorization-server", func(w http.ResponseWriter, _ *http.Request) {
+		base := server.URL + oauth
+		json.NewEncoder(w).Encode(map[string]any{
+			"issuer": base, "jwks_uri": base + "/jwks.json", "token_endpoint": base + "/token",
+			"device_authorization_endpoint": base + "/device_authorization", "scopes_supported": []string{"orders:read"},
+		})
+	})
+
+	code, r := checkJSON(t, "", "card", server.URL+"/moved", "--development")
+	if code != 0 || r.Card.Origin != server.URL || len(r.Hops) != 2 {
+		t.Errorf("%d %+v", code, r)
+	}
+	code, r = checkJSON(t, "", "metadata", "--card", server.URL+"/card", "--development")
+	if code != 0 || r.Metadata.Issuer != server.URL+oauth || len(r.Advice) != 2 {
+		t.Errorf("%d %+v", code, r)
+	}
+	for path, reason := range map[string]string{"/none": "not_found", "/broken": "fetch_failed"} {
+		if _, r := checkJSON(t, "", "card", server.URL+path, "--development"); r.Reason != reason || r.Verdict != "unread" {
+			t.Errorf("%s: %+v", path, r)
+		}
+	}
+	if _, r := checkJSON(t, "", "card", server.URL+"/card"); r.Reason != "invalid_url" {
+		t.Errorf("production fetches from loopback: %+v", r)
+	}
+	t.Setenv("PACT_DEVELOPMENT", "1")
+	if code, _ := checkJSON(t, "", "card", server.URL+"/card"); code != 0 {
+		t.Errorf("PACT_DEVELOPMENT=1: exit %d", code)
+	}
+}
+
+// TestCheckText covers what people read: every problem, and nothing that steers
+// a terminal.
+func TestCheckText(t *testing.T) {
+	code, out, errs := check(t, `{"name": "Evil\u001b[2J", "capabilities": {"streaming": true}}`, "card", "-")
+	if code != 1 || !strings.HasPrefix(errs, "pactctl: the card does not pass: invalid_card") {
+		t.Errorf("exit %d, %s", code, errs)
+	}
+	for _, want := range []string{"FAIL  card: unsupported (invalid_card)", "x description", "x version", "x skills", "capabilities.streaming", "identity_scheme_missing"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("%q is not in\n%s", want, out)
+		}
+	}
+	if strings.Contains(out, "\x1b") {
+		t.Error("control characters reach the terminal")
+	}
+}
+
+// TestCheckUsage covers wrong command lines: exit code 2, or 1 for a file that
+// is not there.
+func TestCheckUsage(t *testing.T) {
+	for _, c := range []struct {
+		args string
+		code int
+		says string
+	}{
+		{"card", 2, "accepts 1 arg"},
+		{"metadata x", 2, "--card is required"},
+		{"metadata - --card -", 2, "both be standard input"},
+		{"token - --at yesterday", 2, "RFC 3339"},
+		{"cards", 2, "unknown command"},
+		{"card no-such-file", 1, "no such file"},
+		{"card brand.example", 1, "begin with https://"},
+	} {
+		code, _, errs := check(t, "{}", strings.Fields(c.args)...)
+		if code != c.code || !strings.Contains(errs, c.says) {
+			t.Errorf("%s: exit %d, %s", c.args, code, errs)
+		}
+	}
+}

@@ -1,0 +1,232 @@
+package main
+
+import (
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+)
+
+// contextView is a context as --output json shows it.
+type contextView struct {
+	Name      string `json:"name"`
+	Current   bool   `json:"current"`
+	Server    string `json:"server"`
+	TokenFile string `json:"tokenFile"`
+	Issuer    string `json:"issuer,omitempty"`
+	CAFile    string `json:"caFile,omitempty"`
+	Insecure  bool   `json:"insecure"`
+}
+
+func (c *contexts) view(name string) contextView {
+	s := c.Contexts[name]
+	return contextView{name, name == c.Current, s.Server, s.TokenFile, s.Issuer, s.CAFile, s.Insecure}
+}
+
+// newContextCmd remembers signers by name.
+func newContextCmd(a *app) *cobra.Command {
+	cmd := newGroupCmd("context", "Remember signers by name, and choose one",
+		newContextListCmd(a), newContextUseCmd(a), newContextSetCmd(a), newContextShowCmd(a), newContextRemoveCmd(a))
+	cmd.GroupID = groupOperator
+	cmd.Long = `Remember signers by name, and choose the one that operator commands talk to.
+
+A context holds the URL of a signer's admin listener, the file that holds an
+admin token, and the issuer to work on if the signer has several. The file is
+pactctl/contexts.yaml in the XDG configuration folder; it holds no secrets.
+
+What an operator command talks to is decided in this order: --server and
+--token-file; --context; PACT_SERVER and PACT_TOKEN_FILE; PACT_CONTEXT; the
+current context; an embedded signer on this machine, with its default data
+folder.`
+	cmd.Example = `  pactctl context set prod --server https://signer.example.com:8789 --token-file ~/prod.token
+  pactctl context use prod
+  pactctl context list`
+	return cmd
+}
+
+func newContextListCmd(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:     "list",
+		Aliases: []string{"ls"},
+		Short:   "List the contexts",
+		Example: `  pactctl context list
+  pactctl context list -o json`,
+		Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			c, err := loadContexts()
+			if err != nil {
+				return err
+			}
+			views := []contextView{}
+			var rows [][]string
+			for _, name := range c.names() {
+				v := c.view(name)
+				views = append(views, v)
+				mark := ""
+				if v.Current {
+					mark = "*"
+				}
+				rows = append(rows, []string{mark, v.Name, v.Server, v.Issuer})
+			}
+			return a.print(map[string]any{"contexts": views}, func(p *printer) {
+				if len(rows) == 0 {
+					p.line("No contexts. Make one with: pactctl context set NAME --server URL --token-file FILE")
+					return
+				}
+				p.table([]string{"", "NAME", "SERVER", "ISSUER"}, rows)
+			})
+		},
+	}
+}
+
+func newContextUseCmd(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:     "use NAME",
+		Short:   "Make a context the current one",
+		Example: `  pactctl context use prod`,
+		Args:    cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			c, err := loadContexts()
+			if err != nil {
+				return err
+			}
+			if _, err := c.get(args[0]); err != nil {
+				return err
+			}
+			c.Current = args[0]
+			if err := c.save(); err != nil {
+				return err
+			}
+			return a.print(c.view(args[0]), func(p *printer) { p.line("Now using context %s.", args[0]) })
+		},
+	}
+}
+
+func newContextSetCmd(a *app) *cobra.Command {
+	var set signerContext
+	cmd := &cobra.Command{
+		Use:     "set NAME",
+		Aliases: []string{"add"},
+		Short:   "Make a context, or change what its flags name",
+		Long:    "Make a context, or change what its flags name. The first context becomes the\ncurrent one.",
+		Example: `  pactctl context set prod --server https://signer.example.com:8789 --token-file ~/prod.token
+  pactctl context set prod --issuer https://pa.example.com`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := loadContexts()
+			if err != nil {
+				return err
+			}
+			name := args[0]
+			s := c.Contexts[name]
+			changed := cmd.Flags().Changed
+			if changed("server") {
+				s.Server = set.Server
+			}
+			if changed("token-file") {
+				s.TokenFile = set.TokenFile
+			}
+			if changed("issuer") {
+				s.Issuer = set.Issuer
+			}
+			if changed("ca-file") {
+				s.CAFile = set.CAFile
+			}
+			if changed("insecure-http") {
+				s.Insecure = set.Insecure
+			}
+			if s.Server == "" || s.TokenFile == "" {
+				return usagef("a context needs --server URL and --token-file FILE")
+			}
+			if _, err := parseServer(s.Server, s.Insecure); err != nil {
+				return err
+			}
+			for _, file := range []*string{&s.TokenFile, &s.CAFile} {
+				if *file == "" {
+					continue
+				}
+				if *file, err = filepath.Abs(*file); err != nil {
+					return err
+				}
+			}
+			c.Contexts[name] = s
+			if c.Current == "" {
+				c.Current = name
+			}
+			if err := c.save(); err != nil {
+				return err
+			}
+			return a.print(c.view(name), func(p *printer) {
+				p.line("Context %s is set.", name)
+				if c.Current != name {
+					p.line("Choose it with: pactctl context use %s", name)
+				}
+			})
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&set.Server, "server", "", "`URL` of the admin listener")
+	f.StringVar(&set.TokenFile, "token-file", "", "`FILE` that holds an admin token")
+	f.StringVar(&set.Issuer, "issuer", "", "issuer `URL` to work on, if the signer has several")
+	f.StringVar(&set.CAFile, "ca-file", "", "`FILE` of PEM certificates to trust instead of the system's")
+	f.BoolVar(&set.Insecure, "insecure-http", false, "allow plain http to a host that is not this machine")
+	return cmd
+}
+
+func newContextShowCmd(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:     "show [NAME]",
+		Aliases: []string{"current"},
+		Short:   "Show a context, by default the current one",
+		Example: `  pactctl context show
+  pactctl context show prod -o json`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			c, err := loadContexts()
+			if err != nil {
+				return err
+			}
+			name := c.Current
+			if len(args) > 0 {
+				name = args[0]
+			}
+			if name == "" {
+				return actf("no context is current: choose one with pactctl context use NAME")
+			}
+			if _, err := c.get(name); err != nil {
+				return err
+			}
+			v := c.view(name)
+			return a.print(v, func(p *printer) {
+				p.fields("name", v.Name, "server", v.Server, "token file", v.TokenFile, "issuer", v.Issuer, "CA file", v.CAFile)
+			})
+		},
+	}
+}
+
+func newContextRemoveCmd(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:     "remove NAME",
+		Aliases: []string{"rm", "delete"},
+		Short:   "Forget a context; its token file stays",
+		Example: `  pactctl context remove old`,
+		Args:    cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			c, err := loadContexts()
+			if err != nil {
+				return err
+			}
+			if _, err := c.get(args[0]); err != nil {
+				return err
+			}
+			v := c.view(args[0])
+			delete(c.Contexts, args[0])
+			if c.Current == args[0] {
+				c.Current = ""
+			}
+			if err := c.save(); err != nil {
+				return err
+			}
+			return a.print(v, func(p *printer) { p.line("Context %s is forgotten.", args[0]) })
+		},
+	}
+}

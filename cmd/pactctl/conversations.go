@@ -1,0 +1,97 @@
+package main
+
+import (
+	"context"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pactsigner/pactsigner/agent"
+)
+
+// newConversationsCmd shows what was said.
+func newConversationsCmd(a *app) *cobra.Command {
+	cmd := newGroupCmd("conversations", "Show what was said to businesses, and what came of it")
+	cmd.Example = `  pactctl conversations list
+  pactctl conversations show c-3f9k2m`
+	p := newProfile(a, cmd)
+	cmd.AddCommand(newConversationsListCmd(p), newConversationsShowCmd(p))
+	return cmd
+}
+
+func newConversationsListCmd(p *profile) *cobra.Command {
+	return &cobra.Command{
+		Use:     "list",
+		Aliases: []string{"ls"},
+		Short:   "List conversations, newest first",
+		Example: `  pactctl conversations list
+  pactctl conversations list -o json`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return p.with(cmd.Context(), func(ctx context.Context, ag *agent.Agent, c agent.Caller) error {
+				list, err := ag.Conversations(ctx, c)
+				if err != nil {
+					return err
+				}
+				return p.app.print(map[string]any{"conversations": list}, func(pr *printer) {
+					if len(list) == 0 {
+						pr.line("No conversations.")
+						return
+					}
+					var rows [][]string
+					for _, v := range list {
+						rows = append(rows, []string{v.ID, v.State, stamp(pr, v.Updated), v.BusinessName, v.Reason})
+					}
+					pr.table([]string{"ID", "STATE", "LAST", "BUSINESS", "REASON"}, rows)
+				})
+			})
+		},
+	}
+}
+
+func newConversationsShowCmd(p *profile) *cobra.Command {
+	return &cobra.Command{
+		Use:   "show ID",
+		Short: "Show a conversation, turn by turn",
+		Example: `  pactctl conversations show c-3f9k2m
+  pactctl conversations show c-3f9k2m -o json`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return p.with(cmd.Context(), func(ctx context.Context, ag *agent.Agent, c agent.Caller) error {
+				v, err := ag.Conversation(ctx, c, args[0])
+				if err != nil {
+					return err
+				}
+				return p.app.print(v, func(pr *printer) { printConversation(pr, v) })
+			})
+		},
+	}
+}
+
+func printConversation(p *printer, v agent.ConversationView) {
+	p.fields("conversation", v.ID, "with", v.BusinessName, "state", v.State, "reason", v.Reason, "last", p.at(v.Updated))
+	for _, m := range v.Messages {
+		p.line("")
+		what := m.Effect.String()
+		if m.Introduction {
+			what = "introduction"
+		}
+		p.line("%s  %s  %s  %s %s", stamp(p, m.Created), m.ID, what, m.State, m.Reason)
+		p.line("you")
+		printTextAt(p, m.Text)
+		if m.Reply != "" {
+			p.line("%s", v.BusinessName)
+			printTextAt(p, m.Reply)
+		}
+		if m.Evidence != nil {
+			p.line("receipt %s: %s", m.Evidence.Receipt, m.Evidence.Verdict)
+		}
+	}
+}
+
+// printTextAt writes a text two columns in.
+func printTextAt(p *printer, text string) {
+	for line := range strings.SplitSeq(text, "\n") {
+		p.line("  %s", line)
+	}
+}

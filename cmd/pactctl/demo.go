@@ -1,0 +1,362 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pactsigner/pactsigner/agent"
+	"github.com/pactsigner/pactsigner/agent/egress"
+	"github.com/pactsigner/pactsigner/agent/sqlite"
+	"github.com/pactsigner/pactsigner/internal/config"
+	"github.com/pactsigner/pactsigner/internal/server"
+	"github.com/pactsigner/pactsigner/sandbox"
+)
+
+// demoScale divides every duration of signer, business and agent: a minute takes
+// a second.
+const demoScale = 60
+
+// The demo's own durations, which are real time.
+const (
+	demoStepLimit = 30 * time.Second // of a step that waits for no person
+	demoStopLimit = 5 * time.Second  // of the signer's graceful stop
+	demoPause     = 100 * time.Millisecond
+)
+
+// newDemoCmd shows the whole of the product at work, and proves each step.
+func newDemoCmd(a *app) *cobra.Command {
+	d := newDemo(a)
+	verbose := false
+	cmd := &cobra.Command{
+		Use:     "demo",
+		GroupID: groupTools,
+		Short:   "Prove the whole product on this machine, in seconds",
+		Long: `Start an embedded signer and a sandbox business on free loopback ports, and do
+with a throw-away personal agent what the three are for, over real sockets:
+enrol, register, discover, consent, inspect, step up, change, rotate the key,
+throw the kill switch, resume. Each step says what it proved; if a proof fails,
+the exit code is 1.
+
+Every duration of the three is divided by 60: a minute takes a second. All data
+is in a temporary folder that is removed at the end. A simulated user posts the
+forms of the business's own sign-in and consent pages; with --browser that is
+you, at your own pace.
+
+With -o json stdout has only {"ok", "steps": [{"name", "ok", "detail", "ms"}],
+"receipts": [{"id", "verdict"}]}.`,
+		Example: `  pactctl demo
+  pactctl demo -o json
+  pactctl demo --browser`,
+		Args: cobra.NoArgs,
+	}
+	cmd.Flags().BoolVar(&d.browser, "browser", false, "sign in and consent yourself, in your browser")
+	cmd.Flags().BoolVarP(&verbose, "verbose", "v", false, "log what signer and business do to stderr")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if d.browser && !a.person {
+			return usagef("--browser hands you a sign-in link, and that goes to a terminal only")
+		}
+		if verbose {
+			d.log = slog.New(slog.NewTextHandler(a.stderr, nil))
+		}
+		return d.run(cmd.Context())
+	}
+	return cmd
+}
+
+// demo is one run: three parties, what was seen of them, and how far it is.
+type demo struct {
+	app     *app
+	browser bool
+	log     *slog.Logger
+
+	// What tests change, so that a proof fails: what the sandbox is made of, and what
+	// the agent's traffic passes.
+	business sandbox.Config
+	network  func(agent.Egress) agent.Egress
+
+	temp    string // where dir is made; empty: where the system has such folders
+	dir     string
+	signer  *server.Server
+	issuer  string
+	sandbox *sandbox.Sandbox
+	ready   sandbox.Ready
+	store   *sqlite.Store
+	agent   *agent.Agent
+
+	wire  wire  // what the agent sent
+	turns turns // what reached the business
+
+	conversation string // with the airline
+	oldKey       string // kid that signs before the switch-over
+	newKey       string // and after it
+	switchOver   time.Time
+
+	approvals []agent.ApprovalRequest // that the owner was asked for
+	decline   bool                    // what the owner says
+	consents  []sandbox.Consent       // that the simulated user gave
+
+	report demoReport
+	screen screen
+	proved int
+}
+
+func newDemo(a *app) *demo {
+	d := &demo{app: a, log: slog.New(slog.DiscardHandler), screen: screen{app: a}}
+	d.report = demoReport{Steps: []stepReport{}, Receipts: []receiptLine{}}
+	d.business.Brands = []sandbox.Brand{d.turns.watch(sandbox.Larkline(time.Now())), d.turns.watch(sandbox.Marrow())}
+	return d
+}
+
+// demoStep is a step: what it proved, or why it did not.
+type demoStep struct {
+	name   string
+	run    func(context.Context) (string, error)
+	person bool // waits for one, with --browser
+}
+
+// steps are all of them, in order.
+func (d *demo) steps() []demoStep {
+	rotate := demoStep{name: "rotate", run: d.rotate}
+	steps := []demoStep{
+		{"start", d.start, false},
+		{"enrol", d.enrol, false},
+		{"register", d.register, false},
+		rotate, // its lead runs while the next steps do
+		{"discover", d.discover, false},
+		{"identity", d.identity, false},
+		{"consent", d.consent, true},
+		{"inspect", d.inspect, false},
+		{"step-up", d.stepUp, true},
+		{"change", d.change, false},
+	}
+	if d.browser { // a person takes longer than the lead
+		steps = append(append(steps[:3:3], steps[4:]...), rotate)
+	}
+	return append(steps, []demoStep{
+		{"before", d.before, false},
+		{"after", d.after, false},
+		{"kill", d.kill, false},
+		{"resume", d.resume, false},
+		{"audit", d.audit, false},
+		{"receipts", d.receipts, false},
+	}...)
+}
+
+// demoReport is the result of a demo for programs.
+type demoReport struct {
+	OK       bool          `json:"ok"`
+	Steps    []stepReport  `json:"steps"`
+	Receipts []receiptLine `json:"receipts"`
+}
+
+type stepReport struct {
+	Name   string `json:"name"`
+	OK     bool   `json:"ok"`
+	Detail string `json:"detail"` // what was proved, or why not
+	MS     int64  `json:"ms"`
+}
+
+type receiptLine struct {
+	ID      string        `json:"id"`
+	Verdict agent.Verdict `json:"verdict"`
+}
+
+// run does the steps up to the first that fails, reports, and leaves nothing
+// behind.
+func (d *demo) run(ctx context.Context) (err error) {
+	if d.dir, err = os.MkdirTemp(d.temp, "pactctl-demo-"); err != nil {
+		return fmt.Errorf("make a temporary folder: %w", err)
+	}
+	began := time.Now()
+	d.screen.intro()
+	steps := d.steps()
+	var failed error
+	for _, s := range steps {
+		if failed = d.take(ctx, s); failed != nil {
+			break
+		}
+	}
+	receipts := d.listReceipts(context.WithoutCancel(ctx))
+	failed = errors.Join(failed, d.stop())
+	d.report.OK = failed == nil
+	took := time.Since(began)
+	err = d.app.print(d.report, func(p *printer) {
+		d.screen.listing(receipts, d.report.Receipts)
+		notRun := plural(len(steps)-len(d.report.Steps), "step") + " not run"
+		switch {
+		case ctx.Err() != nil:
+			p.line("Interrupted; %s. All data is removed.", notRun)
+		case failed != nil:
+			p.line("A proof failed; %s. --verbose shows what signer and business logged.", notRun)
+		default:
+			d.screen.summary(d.proved, len(steps), len(receipts), took)
+		}
+	})
+	return errors.Join(failed, err, d.screen.err)
+}
+
+// take does one step.
+func (d *demo) take(ctx context.Context, s demoStep) error {
+	d.screen.begin(s.name)
+	limit := demoStepLimit
+	if d.browser && s.person {
+		limit = agent.Defaults().ConsentMax
+	}
+	stepCtx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("it took longer than %s", limit))
+	defer cancel()
+	began := time.Now()
+	detail, err := s.run(stepCtx)
+	took := time.Since(began)
+	if err != nil {
+		if stepCtx.Err() != nil {
+			err = context.Cause(stepCtx)
+		}
+		detail = agent.RedactText(oneLine(err.Error()))
+		err = fmt.Errorf("step %s: %w", s.name, err)
+	}
+	d.report.Steps = append(d.report.Steps, stepReport{s.name, err == nil, detail, took.Milliseconds()})
+	d.screen.end(s.name, detail, took, err == nil)
+	return err
+}
+
+// start starts the three parties.
+func (d *demo) start(ctx context.Context) (string, error) {
+	if err := d.startSigner(ctx); err != nil {
+		return "", fmt.Errorf("signer: %w", err)
+	}
+	if err := d.startBusiness(); err != nil {
+		return "", err
+	}
+	if err := d.openAgent(); err != nil {
+		return "", err
+	}
+	published, err := d.keySet(ctx)
+	if err != nil {
+		return "", err
+	}
+	keys, err := d.keys(ctx)
+	if err != nil {
+		return "", err
+	}
+	for kid, state := range keys {
+		if state == "signing" {
+			d.oldKey = kid
+		}
+	}
+	return "a signer and a business run, on free ports", d.prove(
+		claim{"one key signs, and it alone is published", len(published) == 1 && published[d.oldKey]},
+		claim{"nobody but this machine can reach them", loopbackURL(d.issuer) && loopbackURL(d.ready.Provider)},
+	)
+}
+
+// startSigner starts an embedded signer and waits until it may sign.
+func (d *demo) startSigner(ctx context.Context) error {
+	cfg := config.Default()
+	cfg.Data = filepath.Join(d.dir, "signer")
+	for _, l := range []*config.Listener{&cfg.Listeners.Public, &cfg.Listeners.GRPC, &cfg.Listeners.Admin, &cfg.Listeners.Ops} {
+		l.Address = "127.0.0.1:0"
+	}
+	issuer := config.DefaultIssuer()
+	issuer.Enrolment = "open"
+	// Tokens say when they expire in whole seconds: the longest life leaves five.
+	issuer.TokenTTL = 5 * time.Minute
+	// As long as the business caches a key set.
+	issuer.Rotation.Lead, issuer.Rotation.Overlap = sandbox.Defaults().KeySetTTL, sandbox.Defaults().KeySetTTL
+	cfg.Issuers = []config.Issuer{issuer}
+	cfg.Development.TimeScale = demoScale
+	s, err := server.New(cfg, server.Options{Version: version, Log: d.log})
+	if err != nil {
+		return err
+	}
+	if err := s.Start(ctx); err != nil {
+		return err
+	}
+	d.signer, d.issuer = s, s.Info().Issuers[0]
+	select {
+	case <-s.Ready():
+		return nil
+	case <-s.Failed():
+		return errors.New("it failed; --verbose shows why")
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (d *demo) startBusiness() error {
+	cfg := d.business
+	cfg.Params = sandbox.Defaults().Scaled(demoScale)
+	if d.browser { // what waits for a person
+		full := sandbox.Defaults()
+		cfg.Params.DeviceCodeTTL, cfg.Params.AssertionTTL, cfg.Params.SessionTTL = full.DeviceCodeTTL, full.AssertionTTL, full.SessionTTL
+	}
+	cfg.Log = d.log
+	s, err := sandbox.New(cfg)
+	if err != nil {
+		return err
+	}
+	s.Start()
+	d.sandbox, d.ready = s, s.Ready()
+	return nil
+}
+
+// openAgent opens the agent on its profile, as a program that starts.
+func (d *demo) openAgent() error {
+	dir := filepath.Join(d.dir, "agent")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	store, err := sqlite.Open(filepath.Join(dir, "agent.db"))
+	if err != nil {
+		return err
+	}
+	d.store = store
+	params := agent.Defaults().Scaled(demoScale)
+	if d.browser {
+		params.ConsentMax = agent.Defaults().ConsentMax
+	}
+	d.agent, err = agent.Open(agent.Config{
+		Dir: dir, Store: store, Params: params, Scale: demoScale,
+		Network: func(rules agent.URLRules, policy egress.Policy) agent.Egress {
+			var n agent.Egress = egress.New(egress.Config{Rules: rules, Policy: policy, Scale: demoScale})
+			if d.network != nil {
+				n = d.network(n)
+			}
+			return &tap{n, &d.wire}
+		},
+	})
+	return err
+}
+
+func (d *demo) closeAgent() error {
+	if d.agent != nil {
+		d.agent.Close()
+		d.agent = nil
+	}
+	if d.store == nil {
+		return nil
+	}
+	err := d.store.Close()
+	d.store = nil
+	return err
+}
+
+// stop ends the three parties and removes their data.
+func (d *demo) stop() error {
+	errs := []error{d.closeAgent()}
+	if d.sandbox != nil {
+		errs = append(errs, d.sandbox.Close())
+	}
+	if d.signer != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), demoStopLimit)
+		defer cancel()
+		errs = append(errs, d.signer.Shutdown(ctx))
+	}
+	return errors.Join(append(errs, os.RemoveAll(d.dir))...)
+}

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pactsigner/pactsigner/agent"
+)
+
+// newDiscoverCmd reads a business's card.
+func newDiscoverCmd(a *app) *cobra.Command {
+	var refresh bool
+	cmd := &cobra.Command{
+		Use:   "discover DOMAIN|CARD_URL",
+		Short: "Find a business and tell what it offers",
+		Long: `Find a business by its domain or its card's URL, and tell what it offers. What
+a card says about itself is the business's word. Exit code 1 if it cannot be
+used.`,
+		Example: `  pactctl discover larkline.example
+  pactctl discover https://provider.example.com/a2a/air/.well-known/agent-card.json -o json`,
+		Args: cobra.ExactArgs(1),
+	}
+	p := newProfile(a, cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return p.with(cmd.Context(), func(ctx context.Context, ag *agent.Agent, c agent.Caller) error {
+			req := agent.ParseBusiness(args[0])
+			req.Refresh = refresh
+			v, err := ag.Discover(ctx, c, req)
+			if err != nil {
+				return refused(err)
+			}
+			if err := a.print(v, func(pr *printer) { printBusiness(pr, v) }); err != nil {
+				return err
+			}
+			if !v.Supported {
+				return errors.New("unsupported: " + v.Reason)
+			}
+			return nil
+		})
+	}
+	cmd.Flags().BoolVar(&refresh, "refresh", false, "fetch the card also if the stored one is still good")
+	return cmd
+}
+
+func printBusiness(p *printer, v agent.BusinessView) {
+	p.line("%s", v.Name)
+	p.paragraph(v.Description, 2)
+	p.fields(
+		"id", v.ID,
+		"card", v.CardURL,
+		"found through", strings.Join(v.Chain, " -> "),
+		"provider", v.Provider,
+		"interface", v.InterfaceURL,
+		"profile", string(v.Profile),
+		"sign-in by", v.Issuer,
+		"good until", p.at(v.Expires),
+	)
+	for _, problem := range v.Problems {
+		p.line("problem: %s", problem)
+	}
+	if len(v.Scopes) > 0 {
+		printScopes(p, "Permissions that it knows:", v.Scopes)
+	}
+}

@@ -1,0 +1,105 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pactsigner/pactsigner/agent"
+)
+
+// newEnrollCmd makes a profile known to a signer.
+func newEnrollCmd(a *app) *cobra.Command {
+	var req agent.EnrollRequest
+	var tokenFile, credentialFile string
+	cmd := &cobra.Command{
+		Use:   "enroll --signer URL",
+		Short: "Enrol with a signer, which then signs who you are",
+		Long: `Enrol with a signer, which then signs who you are.
+
+A device key is made in the profile, kept there encrypted, and shown to the
+signer. Enrolling again with the same signer keeps key and subject. A signer
+that issues credentials instead takes --credential-file.
+
+A signer on this machine sets the profile's development mode, in which
+businesses on this machine are allowed too.`,
+		Example: `  pactctl enroll --signer https://pa.example.com
+  pactctl enroll --signer https://pa.example.com --token-file enrolment.token
+  pactctl enroll --signer http://127.0.0.1:8787 -o json`,
+		Args: cobra.NoArgs,
+	}
+	p := newProfile(a, cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if req.SignerURL == "" {
+			return usagef("--signer URL is required")
+		}
+		for _, f := range []struct {
+			flag, path string
+			secret     *agent.Secret
+		}{{"--token-file", tokenFile, &req.Token}, {"--credential-file", credentialFile, &req.Credential}} {
+			s, err := p.readSecret(f.flag, f.path)
+			if err != nil {
+				return err
+			}
+			*f.secret = s
+		}
+		return p.with(cmd.Context(), func(ctx context.Context, ag *agent.Agent, c agent.Caller) error {
+			v, err := ag.Enroll(ctx, c, req)
+			if err != nil {
+				return refused(err)
+			}
+			return a.print(v, func(pr *printer) {
+				pr.line("Enrolled with %s.", v.SignerURL)
+				printIdentity(pr, v)
+				if v.Deployment == agent.DeploymentDevelopment {
+					pr.line("Development mode is on in this profile, because the signer is on this machine:")
+					pr.line("businesses on this machine are allowed.")
+				}
+			})
+		})
+	}
+	f := cmd.Flags()
+	f.StringVar(&req.SignerURL, "signer", "", "`URL` of the signer")
+	f.StringVar(&req.Issuer, "issuer", "", "issuer `URL` that the signer must be for")
+	f.StringVar(&tokenFile, "token-file", "", "`FILE` with an enrolment token, - for stdin")
+	f.StringVar(&credentialFile, "credential-file", "", "`FILE` with a credential to use instead of a device key, - for stdin")
+	return cmd
+}
+
+// readSecret reads a secret from a file: it never is an argument, which others
+// on the machine could see.
+func (p *profile) readSecret(flag, path string) (agent.Secret, error) {
+	var data []byte
+	var err error
+	switch path {
+	case "":
+		return "", nil
+	case "-":
+		data, err = io.ReadAll(io.LimitReader(p.app.stdin, 1<<16))
+	default:
+		data, err = os.ReadFile(path)
+	}
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", flag, err)
+	}
+	s := strings.TrimSpace(string(data))
+	if s == "" {
+		return "", fmt.Errorf("%s %s is empty", flag, path)
+	}
+	return agent.Secret(s), nil
+}
+
+func printIdentity(p *printer, v agent.IdentityView) {
+	p.fields(
+		"issuer", v.Issuer,
+		"subject", v.Subject,
+		"signer", v.SignerURL,
+		"known by", v.Mode,
+		"thumbprint", v.Thumbprint,
+		"deployment", string(v.Deployment),
+	)
+}

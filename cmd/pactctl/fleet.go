@@ -1,0 +1,85 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	signerv1 "github.com/pactsigner/pactsigner/proto/pact/signer/v1"
+)
+
+// newFleetCmd tells what is running.
+func newFleetCmd(a *app) *cobra.Command {
+	cmd := newGroupCmd("fleet", "See what is running: issuers, replicas, switch")
+	cmd.GroupID = groupOperator
+	cmd.Example = `  pactctl fleet status`
+	t := newTarget(cmd)
+	cmd.AddCommand(&cobra.Command{
+		Use:   "status",
+		Short: "Show issuers, replicas and what is stopped",
+		Example: `  pactctl fleet status
+  pactctl fleet status -o json`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.operate(cmd.Context(), t, func(ctx context.Context, s *operator) error {
+				resp, err := s.FleetStatus(ctx, &signerv1.FleetStatusRequest{})
+				if err != nil {
+					return err
+				}
+				return a.print(messageJSON(resp), func(p *printer) { printFleet(p, resp) })
+			})
+		},
+	})
+	return cmd
+}
+
+func printFleet(p *printer, f *signerv1.FleetStatusResponse) {
+	p.line("Signer %s, replica %s, switch epoch %d", f.Version, f.Replica, f.Epoch)
+	for _, i := range f.Issuers {
+		p.line("")
+		p.line("%s", i.Issuer)
+		state := "yes"
+		if !i.Ready {
+			state = "no: " + i.Why
+		}
+		next := "none planned"
+		if i.NextSignAt != nil {
+			next = p.plan(i.NextSignAt)
+		}
+		for _, f := range [][2]string{
+			{"ready", state},
+			{"signer", i.SignerUrl},
+			{"signs", fmt.Sprintf("%s with %s", i.Algorithm, or(i.SigningKid, "no key yet"))},
+			{"next key", next},
+			{"tokens", "live " + span(i.TokenTtl.AsDuration())},
+			{"enrolment", i.Enrolment},
+			{"holds", fmt.Sprintf("%s, %s, %s", plural(i.Devices, "device"), plural(i.Credentials, "credential"), plural(i.Audiences, "audience"))},
+		} {
+			p.line("  %-9s  %s", f[0], p.text(f[1], 13))
+		}
+	}
+	p.line("")
+	var rows [][]string
+	for _, r := range f.Replicas {
+		ready := "yes"
+		if !r.Ready {
+			ready = "no"
+		}
+		rows = append(rows, []string{r.Id, r.Version, fmt.Sprint(r.Epoch), p.ago(when(r.Seen)), r.ClockOffset.AsDuration().String(), ready})
+	}
+	if len(rows) == 0 {
+		p.line("No replica has reported.")
+	} else {
+		p.table([]string{"REPLICA", "VERSION", "EPOCH", "SEEN", "CLOCK", "READY"}, rows)
+	}
+	p.line("")
+	if len(f.Kills) == 0 {
+		p.line("Nothing is stopped.")
+		return
+	}
+	p.line("Stopped:")
+	for _, e := range f.Kills {
+		printKillEntry(p, e)
+	}
+}

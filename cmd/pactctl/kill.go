@@ -1,0 +1,305 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	signerv1 "github.com/pactsigner/pactsigner/proto/pact/signer/v1"
+)
+
+// scopeFlags say what a kill stops and what a resume lifts.
+type scopeFlags struct {
+	all                                   bool
+	issuer                                string
+	audience, subject, device, credential string
+}
+
+func (f *scopeFlags) add(cmd *cobra.Command) {
+	fs := cmd.Flags()
+	fs.BoolVar(&f.all, "all", false, "everything in the deployment")
+	fs.StringVar(&f.issuer, "issuer", "", "everything of the issuer `URL`; with another scope flag, the issuer that it is in")
+	fs.StringVar(&f.audience, "audience", "", "tokens for one `AUDIENCE`")
+	fs.StringVar(&f.subject, "subject", "", "one `SUBJECT`")
+	fs.StringVar(&f.device, "device", "", "one device, by its key's `THUMBPRINT`")
+	fs.StringVar(&f.credential, "credential", "", "one credential, by its `ID`")
+	cmd.MarkFlagsMutuallyExclusive("all", "audience", "subject", "device", "credential")
+	cmd.MarkFlagsMutuallyExclusive("all", "issuer")
+	cmd.MarkFlagsOneRequired("all", "issuer", "audience", "subject", "device", "credential")
+}
+
+// scope is what the flags say. known is the context's issuer, which names an issuer
+// but is never a scope by itself.
+func (f *scopeFlags) scope(known string) (*signerv1.Scope, error) {
+	if f.all {
+		return &signerv1.Scope{Kind: "all"}, nil
+	}
+	for _, s := range []struct{ kind, value string }{
+		{"audience", f.audience}, {"subject", f.subject}, {"device", f.device}, {"credential", f.credential},
+	} {
+		if s.value != "" {
+			return &signerv1.Scope{Kind: s.kind, Value: s.value, Issuer: or(f.issuer, known)}, nil
+		}
+	}
+	if f.issuer == "" {
+		return nil, usagef("the scope flag has an empty value")
+	}
+	return &signerv1.Scope{Kind: "issuer", Value: f.issuer}, nil
+}
+
+// scopeWords names a scope in a sentence.
+func scopeWords(s *signerv1.Scope) string {
+	switch {
+	case s.GetKind() == "all":
+		return "everything"
+	case s.GetKind() == "issuer":
+		return "issuer " + or(s.Value, s.Issuer)
+	case s.Issuer == "":
+		return s.Kind + " " + s.Value
+	}
+	return fmt.Sprintf("%s %s of %s", s.Kind, s.Value, s.Issuer)
+}
+
+// newKillCmd throws the kill switch.
+func newKillCmd(a *app) *cobra.Command {
+	var (
+		scope scopeFlags
+		req   signerv1.KillRequest
+		until time.Duration
+	)
+	cmd := &cobra.Command{
+		Use:     "kill",
+		GroupID: groupOperator,
+		Short:   "Stop issuing tokens, at once",
+		Long: `Stop issuing tokens, and show replica by replica when that is effective.
+
+A kill stops issuing. Tokens that are out already are accepted until they
+expire; the command says until when. --withdraw-keys also revokes the signing
+keys and publishes fresh ones (only with --all or --issuer).
+
+--issuer alone stops that issuer; with another scope flag it says which issuer
+that scope is in. If the wait is interrupted the kill stands: go on waiting with
+pactctl kill status --wait EPOCH.`,
+		Example: `  pactctl kill --all --reason "incident 12"
+  pactctl kill --device THUMBPRINT --reason "lost phone" --for 24h
+  pactctl kill --issuer https://pa.example.com --withdraw-keys --reason "key leaked"
+  pactctl kill status`,
+		Args: unknownCommand,
+	}
+	t := newTarget(cmd)
+	scope.add(cmd)
+	f := cmd.Flags()
+	f.StringVar(&req.Reason, "reason", "", "why, for the audit log (required)")
+	f.Var((*days)(&until), "for", "lift the switch by itself after this `DURATION`, such as 15m, 24h or 7d")
+	f.BoolVar(&req.WithdrawKeys, "withdraw-keys", false, "also revoke the signing keys and publish fresh ones")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if strings.TrimSpace(req.Reason) == "" {
+			return usagef("--reason is required: it goes to the audit log")
+		}
+		if req.WithdrawKeys && !scope.all && (scope.issuer == "" || scope.audience+scope.subject+scope.device+scope.credential != "") {
+			return usagef("--withdraw-keys goes only with --all or with --issuer alone")
+		}
+		if until > 0 {
+			req.For = durationpb.New(until)
+		}
+		return a.operate(cmd.Context(), t, func(ctx context.Context, s *operator) error {
+			var err error
+			if req.Scope, err = scope.scope(s.issuer); err != nil {
+				return err
+			}
+			return kill(ctx, a, s, &req)
+		})
+	}
+	cmd.AddCommand(newKillStatusCmd(a, t))
+	return cmd
+}
+
+// kill asks, throws the switch and waits for the barrier.
+func kill(ctx context.Context, a *app, s *operator, req *signerv1.KillRequest) error {
+	question := fmt.Sprintf("Stop %s?", scopeWords(req.Scope))
+	if req.WithdrawKeys {
+		question = fmt.Sprintf("Stop %s, and revoke its signing keys for good?", scopeWords(req.Scope))
+	}
+	if err := a.confirm(ctx, question); err != nil {
+		return err
+	}
+	resp, err := s.Kill(ctx, req)
+	if err != nil {
+		return err
+	}
+	text := a.output != "json"
+	if text {
+		p := a.printer(a.stdout)
+		p.line("Switch %s is thrown: %s, epoch %d.", resp.Entry.Id, scopeWords(resp.Entry.Scope), resp.Entry.Epoch)
+		if p.err != nil {
+			return p.err
+		}
+	}
+	barrier, err := waitKill(ctx, a, s, resp.Entry.Epoch, text)
+	if err != nil {
+		return err
+	}
+	err = a.print(append(messageJSON(resp), member{"barrier", messageJSON(barrier)}), func(p *printer) {
+		printEffective(p, barrier, when(resp.Entry.Time))
+		if until := when(resp.TokensAcceptedUntil); !until.IsZero() {
+			p.line("Tokens that are out already can be accepted until %s.", p.at(until))
+		}
+		if !resp.DurableInCustody {
+			p.paragraph("Not yet durable in custody: custody is away. The switch is on, and is saved there when custody is back; until then do not lose the store.", 0)
+		}
+		for _, n := range resp.Notes {
+			p.paragraph(n, 0)
+		}
+	})
+	if err == nil && len(resp.NotWithdrawn) > 0 {
+		err = fmt.Errorf("the switch is thrown, but keys were not withdrawn: use pactctl rotate --emergency for %s", strings.Join(resp.NotWithdrawn, ", "))
+	}
+	return err
+}
+
+// waitKill follows the barrier until it is effective, with a line for each replica
+// as it confirms if show.
+func waitKill(ctx context.Context, a *app, s *operator, epoch uint64, show bool) (*signerv1.Barrier, error) {
+	interrupted := func(err error) error {
+		if reason(err) == "NOT_FOUND" {
+			return err
+		}
+		return fmt.Errorf("%w; the switch stays thrown, go on waiting with: pactctl kill status --wait %d", err, epoch)
+	}
+	stream, err := s.WaitKill(ctx, &signerv1.WaitKillRequest{Epoch: epoch})
+	if err != nil {
+		return nil, interrupted(err)
+	}
+	var last *signerv1.Barrier
+	var shown []string
+	for {
+		b, err := stream.Recv()
+		if errors.Is(err, io.EOF) && last.GetEffective() {
+			return last, nil
+		}
+		if errors.Is(err, io.EOF) {
+			err = errors.New("the signer ended the wait before the switch was effective")
+		}
+		if err != nil {
+			return nil, interrupted(err)
+		}
+		last = b
+		if !show {
+			continue
+		}
+		p := a.printer(a.stdout)
+		for _, replica := range b.Confirmed {
+			if !slices.Contains(shown, replica) {
+				shown = append(shown, replica)
+				p.line("  replica %s confirmed (%d of %d)", replica, len(shown), len(b.Confirmed)+len(b.Silent))
+			}
+		}
+		if p.err != nil {
+			return nil, p.err
+		}
+	}
+}
+
+// printEffective writes the end of a barrier. thrown is when the entry was made,
+// zero if unknown.
+func printEffective(p *printer, b *signerv1.Barrier, thrown time.Time) {
+	at := when(b.EffectiveAt)
+	after := ""
+	if !thrown.IsZero() {
+		after = fmt.Sprintf(" (%s after it was thrown)", max(at.Sub(thrown), 0).Round(time.Millisecond))
+	}
+	p.line("Effective at %s%s.", at.In(p.zone).Format("2006-01-02 15:04:05.000"), after)
+	p.line("%s confirmed, %d silent.", plural(len(b.Confirmed), "replica"), len(b.Silent))
+	if len(b.Silent) > 0 {
+		p.paragraph(fmt.Sprintf("Silent: %s. A silent replica's permit has run out, so that it signs nothing.", strings.Join(b.Silent, ", ")), 0)
+	}
+}
+
+func newKillStatusCmd(a *app, t *target) *cobra.Command {
+	var (
+		wait uint64
+		req  signerv1.KillStatusRequest
+	)
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show what is stopped, or wait until a kill is effective",
+		Example: `  pactctl kill status
+  pactctl kill status --history
+  pactctl kill status --wait 7`,
+		Args: cobra.NoArgs,
+	}
+	cmd.Flags().Uint64Var(&wait, "wait", 0, "wait until the kill of this `EPOCH` is effective")
+	cmd.Flags().BoolVar(&req.History, "history", false, "also show what was lifted or has expired")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		return a.operate(cmd.Context(), t, func(ctx context.Context, s *operator) error {
+			if cmd.Flags().Changed("wait") {
+				barrier, err := waitKill(ctx, a, s, wait, a.output != "json")
+				if err != nil {
+					return err
+				}
+				return a.print(messageJSON(barrier), func(p *printer) { printEffective(p, barrier, time.Time{}) })
+			}
+			resp, err := s.KillStatus(ctx, &req)
+			if err != nil {
+				return err
+			}
+			return a.print(messageJSON(resp), func(p *printer) { printKillStatus(p, resp) })
+		})
+	}
+	return cmd
+}
+
+func printKillStatus(p *printer, resp *signerv1.KillStatusResponse) {
+	lifted := map[string]*signerv1.KillResume{}
+	for _, r := range resp.Resumes {
+		for _, id := range r.EntryIds {
+			lifted[id] = r
+		}
+	}
+	live, past := []*signerv1.KillEntry{}, []*signerv1.KillEntry{}
+	for _, e := range resp.Entries {
+		if lifted[e.Id] != nil {
+			past = append(past, e)
+		} else {
+			live = append(live, e)
+		}
+	}
+	if len(live) == 0 {
+		p.line("Nothing is stopped (epoch %d).", resp.Epoch)
+	} else {
+		p.line("Stopped (epoch %d):", resp.Epoch)
+	}
+	for _, e := range live {
+		printKillEntry(p, e)
+	}
+	if len(past) > 0 {
+		p.line("")
+		p.line("Lifted:")
+	}
+	for _, e := range past {
+		printKillEntry(p, e)
+		r := lifted[e.Id]
+		p.line("      lifted by %s, %s, epoch %d", r.Actor, p.at(when(r.Time)), r.Epoch)
+		p.paragraph(r.Reason, 6)
+	}
+}
+
+// printKillEntry writes one entry with all that an operator needs to decide on it.
+func printKillEntry(p *printer, e *signerv1.KillEntry) {
+	p.line("  %s  %s", e.Id, scopeWords(&signerv1.Scope{Kind: e.Scope.GetKind(), Value: e.Scope.GetValue()}))
+	if e.Scope.GetIssuer() != "" {
+		p.line("      of %s", e.Scope.Issuer)
+	}
+	p.line("      by %s, %s, epoch %d", e.Actor, p.at(when(e.Time)), e.Epoch)
+	if e.Expires != nil {
+		p.line("      until %s", p.at(when(e.Expires)))
+	}
+	p.paragraph(e.Reason, 6)
+}

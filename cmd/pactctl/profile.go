@@ -1,0 +1,270 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/adrg/xdg"
+	"github.com/mdp/qrterminal/v3"
+	"github.com/spf13/cobra"
+
+	"github.com/pactsigner/pactsigner/agent"
+	"github.com/pactsigner/pactsigner/agent/sqlite"
+)
+
+// principal is the one user of a profile of pactctl (ID-7).
+const principal = "owner"
+
+// profile is the personal agent that a command works with.
+type profile struct {
+	app         *app
+	dir         string
+	development bool
+
+	lines *lineReader // answers of the person
+}
+
+// newProfile adds the flags that choose a profile to a command and those below
+// it.
+func newProfile(a *app, cmd *cobra.Command) *profile {
+	p := &profile{app: a, lines: &lineReader{in: a.stdin}}
+	cmd.GroupID = groupAgent
+	f := cmd.PersistentFlags()
+	f.StringVar(&p.dir, "profile", "", "`DIR` of the agent's profile (default pactctl/agent in the XDG data folder; or PACT_PROFILE)")
+	f.BoolVar(&p.development, "development", false, "allow businesses and signers on this machine (or PACT_DEVELOPMENT=1)")
+	return p
+}
+
+// with opens the agent for one piece of work.
+func (p *profile) with(ctx context.Context, work func(context.Context, *agent.Agent, agent.Caller) error) (err error) {
+	dir := p.dir
+	if dir == "" {
+		dir = os.Getenv("PACT_PROFILE")
+	}
+	if dir == "" {
+		dir = filepath.Join(xdg.DataHome, "pactctl", "agent")
+	}
+	if dir, err = filepath.Abs(dir); err != nil {
+		return fmt.Errorf("--profile: %w", err)
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("--profile: %w", err)
+	}
+	store, err := sqlite.Open(filepath.Join(dir, "agent.db"))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, store.Close()) }()
+	a, err := agent.Open(agent.Config{
+		Dir: dir, Store: store, Now: p.app.now,
+		Development:   p.development || os.Getenv("PACT_DEVELOPMENT") == "1",
+		DisabledByEnv: os.Getenv("PACT_DISABLED") == "1",
+	})
+	if err != nil {
+		return err
+	}
+	defer a.Close()
+	return work(ctx, a, p.caller())
+}
+
+// caller is the owner on their own command line.
+func (p *profile) caller() agent.Caller {
+	a := p.app
+	c := agent.Caller{Principal: principal, Origin: agent.OriginOwnerCLI, Human: agent.HumanNone, Progress: p.progress}
+	c.Confirmed = a.yes // AP-5
+	c.Shown = func(req agent.ApprovalRequest) {
+		p.showApproval(req)
+		a.note("Confirmed by --yes.")
+	}
+	if !a.person {
+		return c
+	}
+	c.Human = agent.HumanInteractive
+	c.Approve = func(ctx context.Context, req agent.ApprovalRequest) (bool, error) {
+		p.showApproval(req)
+		answer, err := p.ask(ctx, "Send it? [y/N] ")
+		return err == nil && isYes(answer), err
+	}
+	c.SignIn = func(_ context.Context, s agent.SignIn) error {
+		p.showSignIn(s)
+		return nil
+	}
+	return c
+}
+
+func isYes(answer string) bool {
+	switch strings.ToLower(strings.TrimSpace(answer)) {
+	case "y", "yes":
+		return true
+	}
+	return false
+}
+
+// showApproval shows the whole of what is decided, nothing shortened (AP-2).
+func (p *profile) showApproval(req agent.ApprovalRequest) {
+	w := p.app.stderr
+	pr := &printer{w: w, now: p.app.now(), zone: p.app.zone}
+	pr.line("")
+	if req.Changed {
+		pr.line("This differs from what was approved before.")
+	}
+	pr.line("To %s, at %s", req.Business, req.Destination)
+	pr.line("Effect: %s", req.Effect)
+	printScopes(pr, "Permissions:", req.Scopes)
+	if req.Exceeds {
+		printScopes(pr, "The token that goes with it can do more than this needs:", req.TokenScopes)
+	}
+	pr.line("SHA-256: %s", req.Digest)
+	pr.line("Message:")
+	for line := range strings.SplitSeq(req.Message, "\n") {
+		pr.line("  %s", line)
+	}
+}
+
+func printScopes(p *printer, title string, scopes []agent.Scope) {
+	if len(scopes) == 0 {
+		p.line("%s none", title)
+		return
+	}
+	p.line("%s", title)
+	for _, s := range scopes {
+		p.line("  %s  %s", s.ID, s.Description)
+	}
+}
+
+// showSignIn shows a sign-in link to the owner on their terminal, the one place
+// where it may appear (CL-3, DA-14).
+func (p *profile) showSignIn(s agent.SignIn) {
+	w := p.app.stderr
+	pr := &printer{w: w, now: p.app.now(), zone: p.app.zone}
+	pr.line("")
+	pr.line("%s wants you to sign in and choose what to allow.", s.Business)
+	printScopes(pr, "Asked for:", s.Scopes)
+	site := "the same site as the business"
+	if !s.Matches {
+		site = "another site than the business: look closely before you sign in"
+	}
+	pr.fields(
+		"link goes to", s.LinkOrigin+" ("+site+")",
+		"business's agent", s.InterfaceOrigin,
+		"authorization server", s.ASOrigin,
+		"card", s.CardURL,
+		"found through", strings.Join(s.CardChain, " -> "),
+	)
+	pr.line("")
+	pr.line("Open  %s", s.Link.Reveal())
+	pr.line("Code  %s", s.UserCode.Reveal())
+	qrterminal.GenerateHalfBlock(s.Link.Reveal(), qrterminal.L, w)
+	pr.line("Waiting until %s. Ctrl-C stops waiting; the sign-in stays open, see: pactctl authorization list", s.Expires.In(p.app.zone).Format("15:04:05"))
+}
+
+// progress tells in lines on stderr what is going on.
+func (p *profile) progress(e agent.Event) {
+	until := ""
+	if !e.Until.IsZero() {
+		until = " until " + e.Until.In(p.app.zone).Format("15:04:05")
+	}
+	switch e.Kind {
+	case agent.EventRefreshing:
+		p.app.note("Renewing the permission at %s.", e.Business)
+	case agent.EventStepUp:
+		p.app.note("%s asks for more permissions: %s", e.Business, e.Detail)
+	case agent.EventWaiting:
+		p.app.note("Waiting%s: %s.", until, e.Detail)
+	}
+}
+
+// ask asks the person one line on stderr.
+func (p *profile) ask(ctx context.Context, question string) (string, error) {
+	fmt.Fprint(p.app.stderr, question)
+	return p.lines.next(ctx)
+}
+
+// lineReader reads lines of an input by one goroutine, so that nothing read ahead
+// is lost between two questions, and a context can end a wait.
+type lineReader struct {
+	in    io.Reader
+	lines chan string
+}
+
+func (r *lineReader) next(ctx context.Context) (string, error) {
+	if r.lines == nil {
+		r.lines = make(chan string)
+		go func() { // a terminal read cannot be cancelled; the process ends soon after
+			defer close(r.lines)
+			s := bufio.NewScanner(r.in)
+			s.Buffer(nil, 1<<20)
+			for s.Scan() {
+				r.lines <- s.Text()
+			}
+		}()
+	}
+	select {
+	case <-ctx.Done():
+		return "", context.Cause(ctx)
+	case line, ok := <-r.lines:
+		if !ok {
+			return "", io.EOF
+		}
+		return line, nil
+	}
+}
+
+// ended prints how an operation ended and returns the error that it ends the
+// program with (CL-2).
+func (p *profile) ended(r agent.Result, text func(*printer)) error {
+	if p.app.output == "json" || r.Status == agent.StatusReplied || r.Status == agent.StatusDone {
+		if err := p.app.print(r, text); err != nil {
+			return err
+		}
+	}
+	return resultError(r)
+}
+
+// resultError is nil for what went well, and else carries the exit code.
+func resultError(r agent.Result) error {
+	text := string(r.Status)
+	if r.Reason != "" && r.Reason != string(r.Status) {
+		text += ": " + r.Reason
+	}
+	if r.Detail != "" {
+		text += ": " + r.Detail
+	}
+	switch r.Status {
+	case agent.StatusReplied, agent.StatusDone:
+		return nil
+	case agent.StatusNeedsUserAction, agent.StatusApprovalRequired:
+		return actf("%s", text)
+	}
+	return errors.New(text)
+}
+
+// refused gives a library error its exit code.
+func refused(err error) error {
+	var r *agent.Refusal
+	if errors.As(err, &r) {
+		return resultError(agent.Result{Status: r.Status, Reason: r.Reason, Detail: refusalText(r)})
+	}
+	return err
+}
+
+func refusalText(r *agent.Refusal) string {
+	if r.Detail != "" || r.Err == nil {
+		return r.Detail
+	}
+	return agent.RedactText(r.Err.Error())
+}
+
+func stamp(p *printer, t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return t.In(p.zone).Format("2006-01-02 15:04")
+}

@@ -1,0 +1,202 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+)
+
+// version is set at build time with -ldflags "-X main.version=…".
+var version = "dev"
+
+// app is what every command works with. Commands read and write nothing but
+// through it, so that a test can stand in for the terminal and the clock.
+type app struct {
+	stdin          io.Reader
+	stdout, stderr io.Writer
+	now            func() time.Time
+	zone           *time.Location
+	// person: somebody can be asked. True if stdin and stderr are terminals.
+	person bool
+	// width is the terminal's width, or 0 if stdout is not a terminal: then
+	// nothing is ever shortened.
+	width int
+
+	output string // --output: text or json
+	yes    bool   // --yes
+
+	started bool // a command's own code has begun; before that, errors are of usage
+}
+
+// newApp returns the app of the real process.
+func newApp() *app {
+	a := &app{
+		stdin:  os.Stdin,
+		stdout: os.Stdout,
+		stderr: os.Stderr,
+		now:    time.Now,
+		zone:   time.Local,
+		person: term.IsTerminal(int(os.Stdin.Fd())) && term.IsTerminal(int(os.Stderr.Fd())),
+	}
+	if w, _, err := term.GetSize(int(os.Stdout.Fd())); err == nil {
+		a.width = w
+	}
+	return a
+}
+
+// The groups of `pactctl --help`. A command names its own with GroupID.
+const (
+	groupAgent    = "agent"
+	groupOperator = "operator"
+	groupTools    = "tools"
+)
+
+// newRootCmd builds the whole tree.
+func newRootCmd(a *app) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "pactctl",
+		Short: "Operate a PACT signer, and act as a personal agent",
+		Long: `pactctl operates a PACT signer, and is a complete PACT personal agent.
+
+Results go to stdout, all else to stderr. With -o json an operator command
+prints the answer of the admin API (admin.proto): names in camel case, whole
+numbers as numbers, times in RFC 3339 UTC, durations in seconds ("120s"), an
+unset time left out. Lists are whole. "credentials create" and "rotate" print
+the credential's members and "credential"; "enrollment-tokens create" the
+token's and "token"; "kill" also "barrier".
+
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 a person must act, 130
+interrupted.`,
+		Example: `  pactctl fleet status
+  pactctl credentials create --name laptop
+  pactctl kill --all --reason "drill"`,
+		Version:       version,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          unknownCommand,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		PersistentPreRunE: func(*cobra.Command, []string) error {
+			if a.output != "text" && a.output != "json" {
+				return usagef("--output %q is unknown: say text or json", a.output)
+			}
+			return nil
+		},
+	}
+	root.SetVersionTemplate("pactctl {{.Version}}\n")
+	root.PersistentFlags().StringVarP(&a.output, "output", "o", "text", "`format` of the result: text or json")
+	root.PersistentFlags().BoolVarP(&a.yes, "yes", "y", false, "answer yes instead of asking")
+	root.AddGroup(
+		&cobra.Group{ID: groupAgent, Title: "Personal agent:"},
+		&cobra.Group{ID: groupOperator, Title: "Operate a signer:"},
+		&cobra.Group{ID: groupTools, Title: "Tools:"},
+	)
+	root.SetHelpCommandGroupID(groupTools)
+	root.SetCompletionCommandGroupID(groupTools)
+
+	root.AddCommand(
+		newEnrollCmd(a),
+		newStatusCmd(a),
+		newProvidersCmd(a),
+		newDiscoverCmd(a),
+		newAuthorizeCmd(a),
+		newAuthorizationCmd(a),
+		newSendCmd(a),
+		newChatCmd(a),
+		newConversationsCmd(a),
+		newGrantsCmd(a),
+		newDisconnectCmd(a),
+		newReceiptsCmd(a),
+		newCheckCmd(a),
+		newContextCmd(a),
+		newFleetCmd(a),
+		newRotateCmd(a),
+		newKeysCmd(a),
+		newJWKSCmd(a),
+		newKillCmd(a),
+		newResumeCmd(a),
+		newDevicesCmd(a),
+		newCredentialsCmd(a),
+		newAudiencesCmd(a),
+		newRegisterCmd(a),
+		newEnrollmentTokensCmd(a),
+		newAuditCmd(a),
+		newSandboxCmd(a),
+		newDemoCmd(a),
+	)
+	return root
+}
+
+// newGroupCmd returns a command that only holds others: alone it prints its
+// help, and with an unknown word it is an error.
+func newGroupCmd(use, short string, subs ...*cobra.Command) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   use,
+		Short: short,
+		Args:  unknownCommand,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(subs...)
+	return cmd
+}
+
+// unknownCommand refuses arguments where only a command can stand.
+func unknownCommand(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	hint := ""
+	cmd.SuggestionsMinimumDistance = 2
+	if s := cmd.SuggestionsFor(args[0]); len(s) > 0 {
+		hint = fmt.Sprintf("; did you mean %s?", strings.Join(s, " or "))
+	}
+	return usagef("unknown command %q%s", args[0], hint)
+}
+
+// run executes a command line and returns the exit code.
+func (a *app) run(ctx context.Context, args []string) int {
+	root := newRootCmd(a)
+	root.SetArgs(args)
+	root.SetIn(a.stdin)
+	root.SetOut(a.stdout)
+	root.SetErr(a.stderr)
+	a.markStart(root)
+
+	cmd, err := root.ExecuteContextC(ctx)
+	if err == nil {
+		return 0
+	}
+	var coded *codedError
+	if !a.started && !errors.As(err, &coded) {
+		err = usagef("%w", err) // cobra's own errors come before the command begins
+	}
+	code := exitCode(ctx, err)
+	hint := ""
+	if code == exitUsage {
+		hint = fmt.Sprintf(" (see %s --help)", cmd.CommandPath())
+	}
+	if code == exitInterrupted && errors.Is(err, context.Canceled) {
+		err = errors.New("interrupted")
+	}
+	fmt.Fprintf(a.stderr, "pactctl: %s%s\n", oneLine(err.Error()), hint)
+	return code
+}
+
+// markStart makes every command record that its own code has begun.
+func (a *app) markStart(cmd *cobra.Command) {
+	if run := cmd.RunE; run != nil {
+		cmd.RunE = func(cmd *cobra.Command, args []string) error {
+			a.started = true
+			return run(cmd, args)
+		}
+	}
+	for _, sub := range cmd.Commands() {
+		a.markStart(sub)
+	}
+}

@@ -1,0 +1,116 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+// testApp is an app whose person answers with input.
+func testApp(input string, person bool) (a *app, stdout, stderr *bytes.Buffer) {
+	stdout, stderr = &bytes.Buffer{}, &bytes.Buffer{}
+	return &app{
+		stdin: strings.NewReader(input), stdout: stdout, stderr: stderr, person: person,
+		now: func() time.Time { return testNow }, zone: time.UTC, output: "text",
+	}, stdout, stderr
+}
+
+func TestConfirm(t *testing.T) {
+	for _, c := range []struct {
+		input       string
+		person, yes bool
+		want        int
+	}{
+		{"y\n", true, false, 0},
+		{"YES\n", true, false, 0},
+		{"y", true, false, 0},
+		{"n\n", true, false, exitAct},
+		{"\n", true, false, exitAct},
+		{"yep\n", true, false, exitAct},
+		{"", true, false, exitAct},
+		{"y\n", false, false, exitAct},
+		{"", false, true, 0},
+		{"n\n", true, true, 0},
+	} {
+		a, stdout, stderr := testApp(c.input, c.person)
+		a.yes = c.yes
+		err := a.confirm(context.Background(), "Stop everything?")
+		if got := exitCode(context.Background(), err); got != c.want {
+			t.Errorf("%q, person %v, --yes %v: got %d, %v", c.input, c.person, c.yes, got, err)
+		}
+		if asked := strings.Contains(stderr.String(), "Stop everything? [y/N] "); asked != (c.person && !c.yes) {
+			t.Errorf("%q: asked %v", c.input, asked)
+		}
+		if stdout.Len() > 0 {
+			t.Errorf("%q: stdout has %q", c.input, stdout)
+		}
+	}
+}
+
+// An interrupt while a question stands ends the program with 130.
+func TestConfirmInterrupted(t *testing.T) {
+	r, _ := io.Pipe()
+	defer r.Close()
+	a, _, _ := testApp("", true)
+	a.stdin = r
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	err := a.confirm(ctx, "Stop everything?")
+	if got := exitCode(ctx, err); got != exitInterrupted {
+		t.Errorf("got %d, %v", got, err)
+	}
+}
+
+func TestExitCodes(t *testing.T) {
+	ctx := context.Background()
+	for want, err := range map[int]error{
+		0: nil, exitFailed: errors.New("x"), exitUsage: usagef("x"), exitAct: actf("x"),
+	} {
+		if got := exitCode(ctx, err); got != want {
+			t.Errorf("%v: got %d, want %d", err, got, want)
+		}
+	}
+}
+
+// Errors are one line, without what would steer a terminal.
+func TestErrorIsOneLine(t *testing.T) {
+	if got := oneLine("a\nb\t \x1b[31mc"); got != "a b \uFFFD[31mc" {
+		t.Errorf("got %q", got)
+	}
+}
+
+// Every command has words that fit a terminal, and an example.
+func TestHelp(t *testing.T) {
+	a, _, _ := testApp("", false)
+	var walk func(cmd *cobra.Command)
+	walk = func(cmd *cobra.Command) {
+		path := cmd.CommandPath()
+		if cmd.Short == "" || len(cmd.Short) > 64 || strings.HasSuffix(cmd.Short, ".") {
+			t.Errorf("%s: Short %q", path, cmd.Short)
+		}
+		if !strings.Contains(cmd.Example, path) {
+			t.Errorf("%s: its Example does not show it", path)
+		}
+		if cmd.Args == nil || cmd.RunE == nil {
+			t.Errorf("%s: needs Args and RunE", path)
+		}
+		for line := range strings.Lines(cmd.Long) {
+			if n := len([]rune(strings.TrimSuffix(line, "\n"))); n > 80 {
+				t.Errorf("%s: a line of its help has %d columns: %s", path, n, line)
+			}
+		}
+		if cmd.HasParent() && !cmd.Parent().HasParent() && cmd.GroupID == "" {
+			t.Errorf("%s: needs a GroupID", path)
+		}
+		for _, sub := range cmd.Commands() {
+			walk(sub)
+		}
+	}
+	walk(newRootCmd(a))
+}

@@ -1,0 +1,181 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"unicode"
+
+	"github.com/go-json-experiment/json"
+	"github.com/spf13/cobra"
+
+	"github.com/pactsigner/pactsigner/agent"
+)
+
+// newSendCmd sends one message.
+func newSendCmd(a *app) *cobra.Command {
+	var req agent.SendRequest
+	cmd := &cobra.Command{
+		Use:   "send --business BUSINESS --message TEXT",
+		Short: "Send a business a message and judge its answer",
+		Long: `Send a business a message and judge its answer.
+
+What may change something is shown whole first - message, destination, effect,
+permissions, digest - and you are asked. --yes confirms exactly that; what
+comes to differ from it, for example because the business asks for one more
+permission, is asked again. The effect is computed: declaring inspect lowers
+nothing.
+
+Exit codes: 0 answered, 1 failed (the reason says how), 3 you must sign in or
+approve, 130 interrupted. After outcome_unknown do not repeat it by another
+route.`,
+		Example: `  pactctl send --business larkline.example --message "Is LK 204 on time?"
+  pactctl send --business larkline.example --message "Show my upcoming flights" --scope flights:upcoming:read
+  pactctl send --business larkline.example --message "Rebook me onto LK 318" --effect change --scope flights:rebook --yes`,
+		Args: cobra.NoArgs,
+	}
+	p := newProfile(a, cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if req.Business == "" {
+			return usagef("--business is required: an id, a domain or a card's URL")
+		}
+		if !cmd.Flags().Changed("message") {
+			return usagef("--message TEXT is required (- reads it from stdin)")
+		}
+		if req.Message == "-" {
+			text, err := io.ReadAll(io.LimitReader(a.stdin, 1<<16))
+			if err != nil {
+				return fmt.Errorf("--message -: %w", err)
+			}
+			req.Message = strings.TrimRight(string(text), "\r\n")
+		}
+		return p.with(cmd.Context(), func(ctx context.Context, ag *agent.Agent, c agent.Caller) error {
+			r, err := ag.Send(ctx, c, req)
+			if err != nil {
+				return err
+			}
+			return p.ended(r, func(pr *printer) { printReply(pr, r) })
+		})
+	}
+	f := cmd.Flags()
+	f.StringVar(&req.Business, "business", "", "`BUSINESS`: its id, domain or card's URL")
+	f.StringVar(&req.Message, "message", "", "`TEXT` to send, - for stdin")
+	f.StringVar(&req.Effect, "effect", "inspect", "what it does, in your words: `inspect or change`")
+	f.StringSliceVar(&req.Scopes, "scope", nil, "permission `ID` that it needs; may be repeated")
+	f.StringVar(&req.Conversation, "conversation", "", "`ID` of a conversation to continue")
+	return cmd
+}
+
+func printReply(p *printer, r agent.Result) {
+	printText(p, r.Reply)
+	if e := r.Evidence; e != nil {
+		p.line("")
+		p.line("%s (receipt %s)", evidenceText(*e), e.Receipt)
+	}
+	p.line("conversation %s", r.Conversation)
+}
+
+// printText writes a business's text, line by line, with nothing in it that
+// steers a terminal (RD-4).
+func printText(p *printer, text string) {
+	for line := range strings.SplitSeq(text, "\n") {
+		p.line("%s", strings.TrimRightFunc(line, unicode.IsSpace))
+	}
+}
+
+// evidenceText says what a verdict means, and no more (EV-8).
+func evidenceText(e agent.EvidenceView) string {
+	switch e.Verdict {
+	case agent.VerdictVerified:
+		return "The business signed for what it did."
+	case agent.VerdictMissing:
+		return "Evidence missing: the business signed nothing for this turn; changes there wait for your review."
+	}
+	return fmt.Sprintf("Evidence %s (%s): changes there wait for your review.", e.Verdict, strings.Join(e.Issues, ", "))
+}
+
+// newChatCmd sends line by line in one conversation.
+func newChatCmd(a *app) *cobra.Command {
+	var effect, conversation string
+	var scopes []string
+	cmd := &cobra.Command{
+		Use:   "chat BUSINESS",
+		Short: "Talk to a business, line by line, in one conversation",
+		Long: `Talk to a business, line by line, in one conversation. Each line is a message,
+sent as "pactctl send" does: what may change something is asked about, each
+time. An empty line is ignored; /quit or the end of input ends it. With -o
+json there is one result per line.`,
+		Example: `  pactctl chat larkline.example
+  pactctl chat larkline.example --scope flights:upcoming:read`,
+		Args: cobra.ExactArgs(1),
+	}
+	p := newProfile(a, cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return p.with(cmd.Context(), func(ctx context.Context, ag *agent.Agent, c agent.Caller) error {
+			req := agent.SendRequest{Business: args[0], Effect: effect, Scopes: scopes, Conversation: conversation}
+			return p.chat(ctx, ag, c, req)
+		})
+	}
+	f := cmd.Flags()
+	f.StringVar(&effect, "effect", "inspect", "what each line does, in your words: `inspect or change`")
+	f.StringSliceVar(&scopes, "scope", nil, "permission `ID` that the lines need; may be repeated")
+	f.StringVar(&conversation, "conversation", "", "`ID` of a conversation to continue")
+	return cmd
+}
+
+func (p *profile) chat(ctx context.Context, ag *agent.Agent, c agent.Caller, req agent.SendRequest) error {
+	prompt := ""
+	if p.app.person {
+		prompt = "> "
+	}
+	var last error
+	for {
+		line, err := p.ask(ctx, prompt)
+		switch {
+		case err == io.EOF || strings.TrimSpace(line) == "/quit":
+			return last
+		case err != nil:
+			return err
+		case strings.TrimSpace(line) == "":
+			continue
+		}
+		req.Message = line
+		r, err := ag.Send(ctx, c, req)
+		if err != nil {
+			return err
+		}
+		if r.Conversation != "" {
+			req.Conversation = r.Conversation
+		}
+		last = resultError(r)
+		if p.app.output == "json" {
+			b, err := json.Marshal(r)
+			if err != nil {
+				return fmt.Errorf("encode the result: %w", err)
+			}
+			if _, err := fmt.Fprintf(p.app.stdout, "%s\n", b); err != nil {
+				return err
+			}
+			continue
+		}
+		if last != nil {
+			if ctx.Err() != nil {
+				return last
+			}
+			p.app.note("%v", last)
+			if r.Status == agent.StatusFailed && r.Reason == agent.ReasonClosed {
+				req.Conversation = ""
+			}
+			continue
+		}
+		pr := p.app.printer(p.app.stdout)
+		printText(pr, r.Reply)
+		if r.Evidence != nil {
+			p.app.note("%s", evidenceText(*r.Evidence))
+		}
+		if pr.err != nil {
+			return pr.err
+		}
+	}
+}

@@ -1,0 +1,58 @@
+package main
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pactsigner/pactsigner/agent"
+)
+
+// newStatusCmd tells whether the agent can act, and as whom.
+func newStatusCmd(a *app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Tell who you are, and whether the signer signs",
+		Long: `Tell who you are, and whether the signer signs. The signer is asked anew. The
+exit code is 0 also if something stands in the way: it is told.`,
+		Example: `  pactctl status
+  pactctl status -o json | jq .ready`,
+		Args: cobra.NoArgs,
+	}
+	p := newProfile(a, cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		return p.with(cmd.Context(), func(ctx context.Context, ag *agent.Agent, c agent.Caller) error {
+			v, err := ag.Status(ctx, c)
+			if err != nil {
+				return err
+			}
+			return a.print(v, func(pr *printer) { printStatus(pr, v) })
+		})
+	}
+	return cmd
+}
+
+func printStatus(p *printer, v agent.StatusView) {
+	if v.Ready {
+		p.line("Ready.")
+	} else {
+		p.line("Not ready: %s: %s", v.Reason, v.Detail)
+	}
+	if v.Identity != nil {
+		printIdentity(p, *v.Identity)
+	}
+	if v.Development {
+		p.line("Development mode is on.")
+	}
+	c := v.Counts
+	p.line("%s, %s, %s", plural(c.ActiveGrants, "active grant"), plural(c.ExpiredGrants, "expired grant"), plural(c.Conversations, "conversation"))
+	if c.PendingAuthorizations > 0 {
+		p.line("%s pending: pactctl authorization list", plural(c.PendingAuthorizations, "sign-in"))
+	}
+	if c.OutcomeUnknown > 0 {
+		p.line("%s of unknown outcome: do not repeat them by another route", plural(c.OutcomeUnknown, "operation"))
+	}
+	if c.EvidenceToReview > 0 {
+		p.line("%s to look at: pactctl receipts list", plural(c.EvidenceToReview, "receipt"))
+	}
+}
