@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -36,7 +37,7 @@ func benchmarkSign(b *testing.B, newCaller func(*contractWorld) caller) {
 		requests[i] = fmt.Appendf(nil, "POST /pact/sign HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nAuthorization: %s\r\nContent-Length: %d\r\n\r\n%s",
 			w.address, c.auth("/pact/sign"), len(goodSign), goodSign)
 	}
-	raw := rawSignatures(b)
+	before := rawSignatures(b)
 	var (
 		next    atomic.Int64
 		running sync.WaitGroup
@@ -72,6 +73,8 @@ func benchmarkSign(b *testing.B, newCaller func(*contractWorld) caller) {
 	}
 	running.Wait()
 	perSecond := float64(b.N) / time.Since(began).Seconds()
+	b.StopTimer()
+	raw := (before + rawSignatures(b)) / 2
 	b.ReportMetric(perSecond, "tokens/s")
 	b.ReportMetric(raw, "raw/s")
 	b.ReportMetric(100*perSecond/raw, "%raw")
@@ -85,14 +88,22 @@ func rawSignatures(b *testing.B) float64 {
 		b.Fatal(err)
 	}
 	digest := sha256.Sum256([]byte("x"))
-	r := testing.Benchmark(func(b *testing.B) {
-		b.RunParallel(func(pb *testing.PB) {
-			for pb.Next() {
+	var (
+		n       atomic.Int64
+		running sync.WaitGroup
+	)
+	began := time.Now()
+	for range runtime.GOMAXPROCS(0) {
+		running.Go(func() {
+			for time.Since(began) < time.Second {
 				if _, err := ecdsa.SignASN1(rand.Reader, key, digest[:]); err != nil {
 					b.Error(err)
+					return
 				}
+				n.Add(1)
 			}
 		})
-	})
-	return float64(r.N) / r.T.Seconds()
+	}
+	running.Wait()
+	return float64(n.Load()) / time.Since(began).Seconds()
 }

@@ -63,7 +63,7 @@ func TestPeersClient(t *testing.T) {
 			if err := json.NewDecoder(resp.Body).Decode(&keys); err != nil {
 				t.Fatal(err)
 			}
-			jws, err := jose.ParseSigned(signed["token"].(string), []jose.SignatureAlgorithm{jose.ES256, jose.RS256})
+			jws, err := jose.ParseSignedCompact(signed["token"].(string), []jose.SignatureAlgorithm{jose.ES256, jose.RS256})
 			if err != nil {
 				t.Fatal(err)
 			}
