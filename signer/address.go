@@ -51,16 +51,6 @@ func (l *addressLimiter) take(a netip.Addr, limit Limit) (time.Duration, bool) {
 	return untilAllowed(b, now), false
 }
 
-// peek says whether take would charge, and charges nothing.
-func (l *addressLimiter) peek(a netip.Addr, limit Limit) (time.Duration, bool) {
-	b, ok := l.buckets.Get(a)
-	if !ok || limit == (Limit{}) {
-		return 0, true
-	}
-	wait := untilAllowed(b, l.now())
-	return wait, wait == 0
-}
-
 // untilAllowed is how long a bucket takes to have one token again.
 func untilAllowed(b *rate.Limiter, now time.Time) time.Duration {
 	missing := 1 - b.TokensAt(now)

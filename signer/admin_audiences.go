@@ -3,6 +3,7 @@ package signer
 import (
 	"context"
 	"errors"
+	"strings"
 
 	"google.golang.org/grpc/codes"
 
@@ -38,6 +39,9 @@ func (a *Admin) SetAudience(ctx context.Context, req *signerv1.SetAudienceReques
 	}
 	if err := adminText("audience", req.Audience, adminMaxAudience, true); err != nil {
 		return nil, err
+	}
+	if strings.TrimSpace(req.Audience) != req.Audience {
+		return nil, adminInvalid("audience", "begins or ends with a space: clients trim it and would ask for another")
 	}
 	if err := adminText("reason", req.Reason, adminMaxReason, false); err != nil {
 		return nil, err

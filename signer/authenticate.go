@@ -53,9 +53,6 @@ func (s *Service) authenticate(ctx context.Context, c *call, op operation) (Auth
 	if err != nil {
 		return Authorized{}, 0, s.failed(ctx, op, err)
 	}
-	if wait, ok := s.failures.peek(c.address, s.cfg.FailedProofs); !ok {
-		return Authorized{}, 0, s.failed(ctx, op, limited(wait))
-	}
 	ask, err := s.prove(ctx, c, op)
 	if err != nil {
 		return Authorized{}, 0, s.rejected(ctx, c, op, err)
@@ -151,11 +148,15 @@ func (s *Service) deviceKey(ctx context.Context, issuer, thumbprint string) (*ec
 	return key, nil
 }
 
-// rejected charges the address of a caller that was not accepted.
+// rejected charges the address of a caller that was not accepted. Only those who
+// fail are limited so: a guesser must not shut out the callers who share its
+// address.
 func (s *Service) rejected(ctx context.Context, c *call, op operation, err error) *Refusal {
 	r := s.failed(ctx, op, err)
 	if r.Reason == ReasonUnauthorized {
-		s.failures.take(c.address, s.cfg.FailedProofs)
+		if wait, ok := s.failures.take(c.address, s.cfg.FailedProofs); !ok {
+			return limited(wait)
+		}
 	}
 	return r
 }

@@ -272,9 +272,10 @@ func TestFailedProofsAreLimited(t *testing.T) {
 		w.rest("/pact/sign", goodSign, auth, "X-Forwarded-For", "192.0.2.7").refused(t, 401, "unauthorized")
 	}
 	w.rest("/pact/sign", goodSign, bad, "X-Forwarded-For", "192.0.2.7").refused(t, 429, "rate_limited")
-	if r := w.rest("/pact/sign", goodSign, d.auth("/pact/sign"), "X-Forwarded-For", "192.0.2.8"); r.status != 200 {
-		t.Errorf("the caller, from elsewhere: %+v", r)
+	if r := w.rest("/pact/sign", goodSign, d.auth("/pact/sign"), "X-Forwarded-For", "192.0.2.7"); r.status != 200 {
+		t.Errorf("a good caller on the guesser's address: %+v", r)
 	}
+	w.rest("/pact/sign", goodSign, bad, "X-Forwarded-For", "192.0.2.8").refused(t, 401, "unauthorized")
 	w.advance(time.Second)
 	w.rest("/pact/sign", goodSign, bad, "X-Forwarded-For", "192.0.2.7").refused(t, 401, "unauthorized")
 }

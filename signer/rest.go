@@ -91,12 +91,14 @@ func (s *Service) serveContract(w http.ResponseWriter, r *http.Request, i *issue
 		http.Error(w, "method not allowed", http.StatusMethodNotAllowed)
 		return
 	}
-	media, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
-	if err != nil || media != "application/json" || len(r.Header.Values("Content-Type")) != 1 {
+	media, parameters, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	charset := parameters["charset"]
+	if err != nil || media != "application/json" || len(r.Header.Values("Content-Type")) != 1 ||
+		charset != "" && !strings.EqualFold(charset, "utf-8") {
 		writeRefusal(w, invalid("Content-Type: must be application/json"))
 		return
 	}
-	if enc := r.Header.Get("Content-Encoding"); enc != "" && enc != "identity" {
+	if enc := strings.Join(r.Header.Values("Content-Encoding"), ","); enc != "" && enc != "identity" {
 		writeRefusal(w, invalid("Content-Encoding: bodies are not compressed"))
 		return
 	}

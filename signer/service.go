@@ -43,7 +43,8 @@ type Config struct {
 	// SignDeadline bounds one call; after it the answer is 503. The schedules
 	// count on it: none of theirs may be shorter. Default: 5 s.
 	SignDeadline time.Duration
-	// FailedProofs is per address: how many requests may fail authentication.
+	// FailedProofs is per address: how many requests may fail authentication
+	// before failing is answered with 429. Good ones are not held up by it.
 	// Default: 10/s with a burst of 600.
 	FailedProofs Limit
 	// KeyCache is how many device keys are kept in memory. Default: 50,000.
@@ -260,9 +261,6 @@ func (s *Service) Enroll(ctx context.Context, req *signerv1.EnrollRequest) (*sig
 	epoch, err := s.cfg.Guard.Check(everything)
 	if err != nil {
 		return nil, s.failed(ctx, opEnroll, err)
-	}
-	if wait, ok := s.failures.peek(c.address, s.cfg.FailedProofs); !ok {
-		return nil, s.failed(ctx, opEnroll, limited(wait))
 	}
 	e, err := s.proveEnrolment(c, req, key)
 	if err != nil {
