@@ -260,10 +260,10 @@ func TestParams(t *testing.T) {
 	if s := p.Scaled(1); s != p {
 		t.Errorf("scaled by 1: %+v", s)
 	}
-	if s := p.Scaled(5); s.Permit != 600*time.Millisecond || s.Poll != 200*time.Millisecond || s.Registered != 2*time.Second || s.ClockStop != p.ClockStop {
+	if s := p.Scaled(2); s.Permit != 1500*time.Millisecond || s.Poll != 500*time.Millisecond || s.Registered != 5*time.Second || s.ClockStop != p.ClockStop {
 		t.Errorf("scaled by 5: %+v", s)
 	}
-	if s := p.Scaled(600); s.Poll != 100*time.Millisecond || s.Permit != 300*time.Millisecond {
+	if s := p.Scaled(600); s.Poll != 250*time.Millisecond || s.Permit != 750*time.Millisecond || s.Registered != 2500*time.Millisecond {
 		t.Errorf("scaled by 600: %+v", s)
 	}
 	if got := (Params{}).orDefaults(); got != p {

@@ -48,11 +48,11 @@ func Defaults() Params {
 }
 
 // Scaled returns p with the pace of permits and barriers divided by n, for
-// demonstrations and tests. Poll stays at 100 ms or more and the others in
-// proportion, since a busy machine keeps no faster pace; bounds on calls and
-// clocks stay as they are.
+// demonstrations and tests. Poll stays at 250 ms or more and the others in
+// proportion: a process that waits half a second for a busy machine keeps its
+// permit. Bounds on calls and clocks stay as they are.
 func (p Params) Scaled(n float64) Params {
-	const floor = 100 * time.Millisecond
+	const floor = 250 * time.Millisecond
 	n = min(n, float64(p.Poll)/float64(floor))
 	if n <= 1 {
 		return p

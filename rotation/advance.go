@@ -65,10 +65,10 @@ func (c *Controller) load(ctx context.Context) error {
 	doc, err := c.cfg.Keyring.Load(ctx, c.document)
 	v, newest := c.view.Load(), c.newest.Load().revision
 	switch {
-	case errors.Is(err, custody.ErrNotFound) && v == nil && newest <= 1:
-		return nil // 1: its maker died before it was written
+	case errors.Is(err, custody.ErrNotFound) && v == nil && newest <= 1: // 1: its maker died before it was written
+		return c.unused(ctx)
 	case errors.Is(err, custody.ErrNotFound):
-		return fmt.Errorf("%w: it is gone", ErrRolledBack)
+		return fmt.Errorf("%w: the document %s is gone, of which revision %d was in use; restore custody from its backup", ErrRolledBack, c.document, max(newest, c.Revision()))
 	case err != nil:
 		return fmt.Errorf("rotation: loading the schedule: %w", err)
 	case v == nil || doc.Revision != v.document.Revision:
@@ -78,7 +78,7 @@ func (c *Controller) load(ctx context.Context) error {
 	}
 	switch revision := c.Revision(); {
 	case revision+1 < newest:
-		return fmt.Errorf("%w: to revision %d, the store knows %d", ErrRolledBack, revision, newest)
+		return fmt.Errorf("%w: to revision %d, the store knows %d; restore the newer custody", ErrRolledBack, revision, newest)
 	case revision+1 == newest: // announced, and about to be written, or never
 		if c.unmade.IsZero() {
 			c.unmade = started
@@ -89,6 +89,22 @@ func (c *Controller) load(ctx context.Context) error {
 	}
 	return nil
 }
+
+// unused refuses to begin anew where custody has a second key: a schedule made it.
+// The first alone was made before its schedule was written, or is adopted again.
+func (c *Controller) unused(ctx context.Context) error {
+	second := c.ref(2)
+	switch _, _, err := c.cfg.Keyring.Public(ctx, second); {
+	case errors.Is(err, custody.ErrNotFound):
+		return nil
+	case err != nil:
+		return fmt.Errorf("rotation: looking for key %s: %w", second, err)
+	}
+	return fmt.Errorf("%w: the document %s is gone, by which key %s was made; restore custody from its backup", ErrRolledBack, c.document, second)
+}
+
+// ref is the name in custody of the issuer's key of that number.
+func (c *Controller) ref(seq uint64) string { return fmt.Sprintf("%s-%d", c.slug, seq) }
 
 // adopt makes a document the one that this replica goes by, unless it has a newer
 // one.
@@ -181,7 +197,7 @@ func (c *Controller) commit(ctx context.Context, v *view, s Schedule, urgent boo
 // key for the other algorithm, a disabled one) is passed over.
 func (c *Controller) create(ctx context.Context, s Schedule, alg jose.SignatureAlgorithm) (NewKey, error) {
 	for seq := s.Seq + 1; seq <= s.Seq+skipped; seq++ {
-		ref := fmt.Sprintf("%s-%d", c.slug, seq)
+		ref := c.ref(seq)
 		pub, err := c.cfg.Keyring.Create(ctx, ref, alg)
 		if errors.Is(err, custody.ErrMismatch) || errors.Is(err, custody.ErrDisabled) {
 			continue

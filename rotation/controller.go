@@ -28,6 +28,9 @@ import (
 // surprise the others later.
 type Mirror interface {
 	Mirror(ctx context.Context, issuer string, revision uint64, doc []byte) error
+	// Mirrored returns the newest schedule that was mirrored; revision 0 if there is
+	// none.
+	Mirrored(ctx context.Context, issuer string) (revision uint64, doc []byte, err error)
 }
 
 // Fleet knows what the other replicas serve.
@@ -134,19 +137,36 @@ func slug(issuer string, u *url.URL) string {
 }
 
 // Start loads the schedule, or makes it with its first key, and does what is due.
-// It signs nothing before the first Observe of the schedule's revision.
+// It signs nothing before the first Observe of the schedule's revision. A schedule
+// that is gone from custody, or older than the store knows it, is ErrRolledBack.
 func (c *Controller) Start(ctx context.Context) error {
+	if c.cfg.Mirror != nil {
+		revision, _, err := c.cfg.Mirror.Mirrored(ctx, c.cfg.Issuer)
+		if err != nil {
+			return fmt.Errorf("rotation: asking the store for the schedule's revision: %w", err)
+		}
+		if revision > c.newest.Load().revision {
+			c.newest.Store(&observation{revision, never})
+		}
+	}
 	_, err := c.Advance(ctx)
 	return err
 }
 
 // Run advances the schedule when something is due, or heard of, until ctx ends. It
-// returns the context's error. Failures are logged and tried again.
+// returns the context's error. Failures are logged, each once, and tried again.
 func (c *Controller) Run(ctx context.Context) error {
+	said := ""
 	for {
 		next, err := c.Advance(ctx)
-		if err != nil && ctx.Err() == nil {
-			c.cfg.Log.ErrorContext(ctx, "key schedule not advanced, trying again", "error", err)
+		switch {
+		case ctx.Err() != nil:
+		case err != nil && err.Error() != said:
+			said = err.Error()
+			c.cfg.Log.ErrorContext(ctx, "key schedule not advanced, trying again until it is", "error", err)
+		case err == nil && said != "":
+			said = ""
+			c.cfg.Log.InfoContext(ctx, "key schedule is advanced again")
 		}
 		timer := time.NewTimer(max(next.Sub(c.cfg.Now()), 0))
 		select {

@@ -1,10 +1,12 @@
 package rotation
 
 import (
+	"bytes"
 	"context"
 	"crypto"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -34,6 +36,10 @@ func (s *store) Mirror(_ context.Context, _ string, revision uint64, doc []byte)
 		s.revision, s.doc = revision, string(doc)
 	}
 	return nil
+}
+
+func (s *store) Mirrored(context.Context, string) (uint64, []byte, error) {
+	return s.revision, []byte(s.doc), s.fail
 }
 
 // faulty is a keyring that a test breaks.
@@ -818,6 +824,37 @@ func TestDocumentsThatAreRefused(t *testing.T) {
 			t.Errorf("got %v, custody has %v", err, r.keyring.Keys())
 		}
 	})
+	t.Run("lost in custody, mirrored", func(t *testing.T) {
+		r := newRig(t).start()
+		kept := r.keyring.Memory
+		r.keyring.Memory = custodytest.NewMemory()
+		if err := r.boot().Start(t.Context()); !errors.Is(err, ErrRolledBack) || !strings.Contains(err.Error(), "restore") {
+			t.Errorf("got %v", err)
+		}
+		if len(r.keyring.Keys()) != 0 {
+			t.Errorf("custody has %v", r.keyring.Keys())
+		}
+		r.keyring.Memory = kept
+		r.start()
+	})
+	t.Run("lost in custody and not mirrored, but a second key is there", func(t *testing.T) {
+		r := newRig(t).boot()
+		for _, n := range []uint64{1, 2} {
+			if _, err := r.keyring.Create(t.Context(), r.ref(n), jose.ES256); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := r.Start(t.Context()); !errors.Is(err, ErrRolledBack) || !strings.Contains(err.Error(), "restore") {
+			t.Errorf("got %v", err)
+		}
+	})
+	t.Run("older than the store knows, at a start", func(t *testing.T) {
+		r := newRig(t).start()
+		r.store.revision += 2
+		if err := r.boot().Start(t.Context()); !errors.Is(err, ErrRolledBack) {
+			t.Errorf("got %v", err)
+		}
+	})
 	t.Run("custody away", func(t *testing.T) {
 		r := newRig(t).start()
 		kid := r.signingKID()
@@ -945,4 +982,54 @@ func TestRun(t *testing.T) {
 			t.Errorf("Run: %v", err)
 		}
 	})
+}
+
+// TestRunSaysAFailureOnce: a schedule that cannot be advanced is logged when that
+// begins, when it changes and when it ends.
+func TestRunSaysAFailureOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		keyring := &faulty{Memory: custodytest.NewMemory()}
+		c, err := New(Config{Issuer: issuer, Params: Defaults(), Keyring: keyring, Log: slog.New(slog.NewTextHandler(&log, nil))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		log.Reset()
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- c.Run(ctx) }()
+		for _, fail := range []error{custody.ErrUnavailable, custody.ErrNotFound, nil} {
+			synctest.Wait()
+			c.mu.Lock()
+			keyring.fail = fail
+			c.mu.Unlock()
+			<-time.After(10 * time.Minute)
+		}
+		cancel()
+		<-done
+		if failed, ended := strings.Count(log.String(), "not advanced"), strings.Count(log.String(), "advanced again"); failed != 2 || ended != 1 {
+			t.Errorf("said %d times that it failed, %d that it did not:\n%s", failed, ended, log.String())
+		}
+	})
+}
+
+// A key that is needed at once is published by clocks that are behind too, and
+// shown with the time at which it was made.
+func TestFreshKeysAreShownAsMade(t *testing.T) {
+	r := newRig(t).start()
+	first := r.Schedule().Keys[0]
+	if !first.PublishedAt().Equal(t0) || !first.PublishAt.Equal(t0.Add(-2*r.params.Skew)) {
+		t.Errorf("%+v", first)
+	}
+	plan, err := r.Rotate(t.Context(), Request{Emergency: true, Compromised: first.KID})
+	if err != nil {
+		t.Fatal(err)
+	}
+	fresh, _ := r.Schedule().Key(plan.KID)
+	if !fresh.PublishedAt().Equal(r.now) || fresh.PublishAt.Equal(r.now) {
+		t.Errorf("%+v", fresh)
+	}
 }

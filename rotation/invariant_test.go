@@ -149,6 +149,14 @@ func (r *replica) Mirror(_ context.Context, _ string, revision uint64, _ []byte)
 	return nil
 }
 
+// Mirrored implements Mirror.
+func (r *replica) Mirrored(context.Context, string) (uint64, []byte, error) {
+	if r.storeDown || r.died {
+		return 0, nil, errStore
+	}
+	return r.w.newest, nil, nil
+}
+
 // Serving implements Fleet: replicas whose last beat is recent are live.
 func (r *replica) Serving(_ context.Context, _ string, revision uint64) (confirmed, missing []string, err error) {
 	if r.storeDown || r.died {

@@ -71,18 +71,26 @@ func Defaults() Params {
 	}
 }
 
-// Scaled divides every duration by n, for demonstrations and tests. n under 2
-// changes nothing.
+// least is the shortest Staleness and SignDeadline of a scaled schedule: a replica
+// has its schedule confirmed a few times a second at best, and a busy machine does
+// not sign faster for it.
+const least = time.Second
+
+// Scaled divides every duration by n, for demonstrations and tests, but leaves
+// Staleness and SignDeadline a second each. Validate tells whether Lead and Overlap
+// are still long enough. n under 2 changes nothing.
 func (p Params) Scaled(n int) Params {
 	if n < 2 {
 		return p
 	}
+	staleness, deadline := min(p.Staleness, least), min(p.SignDeadline, least)
 	for _, d := range []*time.Duration{
 		&p.Period, &p.Lead, &p.Overlap, &p.TokenTTL, &p.MaxAge, &p.Staleness, &p.Skew,
 		&p.Leeway, &p.SignDeadline, &p.Refetch, &p.FreezeMargin, &p.Keep, &p.Poll,
 	} {
 		*d /= time.Duration(n)
 	}
+	p.Staleness, p.SignDeadline = max(p.Staleness, staleness), max(p.SignDeadline, deadline)
 	return p
 }
 

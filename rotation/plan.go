@@ -95,7 +95,7 @@ func timeline(p Params, now time.Time, before, after Schedule, alone bool) []Eve
 	for _, k := range after.Keys {
 		old, known := before.Key(k.KID)
 		if !known {
-			add(latest(k.PublishAt, stamp(now)), k.KID, EventPublish, fmt.Sprintf("a new %s key joins the key set", k.Algorithm))
+			add(k.PublishedAt(), k.KID, EventPublish, fmt.Sprintf("a new %s key joins the key set", k.Algorithm))
 		}
 		if !k.RevokedAt.IsZero() {
 			if old.RevokedAt.IsZero() {

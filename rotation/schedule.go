@@ -49,7 +49,11 @@ type Key struct {
 	KID       string                  `json:"kid"` // RFC 7638 thumbprint
 	Algorithm jose.SignatureAlgorithm `json:"alg"`
 	Ref       string                  `json:"ref"` // its name in custody
-	PublishAt time.Time               `json:"publishAt"`
+	// PublishAt is from when it is in the key set. A key that is needed at once has
+	// it before MadeAt, so that replicas whose clocks are behind serve it too.
+	PublishAt time.Time `json:"publishAt"`
+	// MadeAt, unless zero, is when such a key was really made.
+	MadeAt time.Time `json:"madeAt,omitzero"`
 	// SignAt is when it takes over; zero: once every replica serves it.
 	SignAt time.Time `json:"signAt,omitzero"`
 	// RemoveAt is when it leaves the key set; zero: not planned, for it has no
@@ -193,6 +197,9 @@ func (s Schedule) RotateAt(p Params, now time.Time) (time.Time, bool) {
 	}
 	return line[len(line)-1].SignAt.Add(p.Period - p.Lead), true
 }
+
+// PublishedAt is when the key joined, or joins, the key set, as people count it.
+func (k Key) PublishedAt() time.Time { return latest(k.PublishAt, k.MadeAt) }
 
 // transitions returns the times at which what is published or signs changes, in
 // order.

@@ -459,6 +459,9 @@ func TestParams(t *testing.T) {
 		if want := p.Lead / time.Duration(max(n, 1)); scaled.Lead != want {
 			t.Errorf("scaled by %d: Lead %v", n, scaled.Lead)
 		}
+		if n >= 60 && (scaled.Staleness != time.Second || scaled.SignDeadline != time.Second) {
+			t.Errorf("scaled by %d: Staleness %v, SignDeadline %v", n, scaled.Staleness, scaled.SignDeadline)
+		}
 	}
 }
 

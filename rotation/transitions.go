@@ -28,7 +28,9 @@ func (s Schedule) with(k NewKey, publishAt, signAt time.Time) Schedule {
 // fresh returns a copy of s that also has the key, which is to sign as soon as
 // every replica serves it: published by every replica's clock, also one behind.
 func (s Schedule) fresh(p Params, k NewKey, now time.Time) Schedule {
-	return s.with(k, now.Add(-2*p.Skew), time.Time{})
+	s = s.with(k, now.Add(-2*p.Skew), time.Time{})
+	s.Keys[len(s.Keys)-1].MadeAt = stamp(now)
+	return s
 }
 
 // stamp is a time as documents hold it: on the wall clock, in UTC.

@@ -32,6 +32,9 @@ type AdminConfig struct {
 	Guard *killswitch.Guard
 	// KillParams are those of Switch and Guard. Zero: the product's.
 	KillParams killswitch.Params
+	// AuditHead learns of every act's audit entry, and VerifyAudit asks it what the
+	// log must hold. Nil: neither.
+	AuditHead AuditHead
 	// Fleet lists the replicas that the store has seen.
 	Fleet AdminFleet
 	// Keyring signs registrations and derives the subjects of credentials.

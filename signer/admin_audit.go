@@ -2,7 +2,14 @@ package signer
 
 import (
 	"context"
+	"errors"
+	"log/slog"
 	"strconv"
+	"strings"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 
 	"github.com/pactsigner/pactsigner/internal/audit"
 	signerv1 "github.com/pactsigner/pactsigner/proto/pact/signer/v1"
@@ -22,7 +29,12 @@ func (a *Admin) ListAudit(ctx context.Context, req *signerv1.ListAuditRequest) (
 		}
 	}
 	list, err := a.cfg.Store.Audit(ctx, seq, size)
-	if err != nil {
+	var damaged *audit.DamagedError
+	if errors.As(err, &damaged) && len(list) == 0 {
+		return nil, adminRefuse(codes.DataLoss, "AUDIT_DAMAGED", map[string]string{"seq": strconv.FormatUint(damaged.Seq, 10)},
+			"entry %d of the audit log is damaged and cannot be read: compare with your exported log, and restore the store from its backup", damaged.Seq)
+	}
+	if err != nil && damaged == nil {
 		return nil, err
 	}
 	resp := &signerv1.ListAuditResponse{}
@@ -33,7 +45,7 @@ func (a *Admin) ListAudit(ctx context.Context, req *signerv1.ListAuditRequest) (
 		})
 		seq = e.Seq
 	}
-	if len(list) == size {
+	if len(list) == size || damaged != nil { // the next page tells of the damage
 		resp.NextPageToken = strconv.FormatUint(seq, 10)
 	}
 	return resp, nil
@@ -42,18 +54,69 @@ func (a *Admin) ListAudit(ctx context.Context, req *signerv1.ListAuditRequest) (
 // VerifyAudit implements signerv1.AdminServiceServer.
 func (a *Admin) VerifyAudit(ctx context.Context, _ *signerv1.VerifyAuditRequest) (*signerv1.VerifyAuditResponse, error) {
 	var v audit.Verifier
+	if a.cfg.AuditHead != nil { // asked first: what is appended meanwhile does no harm
+		heads, err := a.cfg.AuditHead.Heads(ctx)
+		if err != nil {
+			return nil, err
+		}
+		v.Expect(heads...)
+	}
+	bad := func(err error) (*signerv1.VerifyAuditResponse, error) {
+		return &signerv1.VerifyAuditResponse{Entries: v.Entries, Head: v.Head, FirstBad: v.Entries + 1, Problem: err.Error()}, nil
+	}
 	for {
 		list, err := a.cfg.Store.Audit(ctx, v.Entries, adminMaxPage)
-		if err != nil {
+		var damaged *audit.DamagedError
+		if err != nil && !errors.As(err, &damaged) {
 			return nil, err
 		}
 		for _, e := range list {
 			if err := v.Add(e); err != nil {
-				return &signerv1.VerifyAuditResponse{Entries: v.Entries, Head: v.Head, FirstBad: v.Entries + 1, Problem: err.Error()}, nil
+				return bad(err)
 			}
 		}
-		if len(list) < adminMaxPage {
+		switch {
+		case damaged != nil && damaged.Seq == v.Entries+1:
+			return bad(damaged)
+		case damaged != nil: // and something is missing before it
+			return bad(v.Add(audit.Entry{Seq: damaged.Seq}))
+		case len(list) < adminMaxPage:
+			if err := v.End(); err != nil {
+				return bad(err)
+			}
 			return &signerv1.VerifyAuditResponse{Ok: true, Entries: v.Entries, Head: v.Head}, nil
 		}
 	}
+}
+
+// AuditHead keeps the audit log's head where it outlives the store, so that a store
+// that went back, or whose newest entries were deleted, is noticed.
+type AuditHead interface {
+	// Record records the store's newest entry unless a newer one is recorded.
+	Record(ctx context.Context) error
+	// Heads returns entries that the log must have.
+	Heads(ctx context.Context) ([]audit.Head, error)
+}
+
+// NotDurableHeader is the gRPC header of an admin answer whose act stands but is not
+// yet durable in custody; its value says what that means. REST has only the log, and
+// what Kill and Resume answer.
+const NotDurableHeader = "pact-not-durable"
+
+// recordHead records an act's audit entry in custody. The act stands also without
+// that; the caller and the log are told.
+func (a *Admin) recordHead(ctx context.Context, fullMethod string) {
+	method := fullMethod[strings.LastIndexByte(fullMethod, '/')+1:]
+	if a.cfg.AuditHead == nil || adminRoles[method] == RoleViewer {
+		return
+	}
+	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), a.cfg.KillParams.Custody)
+	defer cancel()
+	err := a.cfg.AuditHead.Record(call)
+	if err == nil {
+		return
+	}
+	a.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "the audit log's head is not yet recorded in custody; the next act or start does it",
+		slog.String("method", method), slog.Any("error", err))
+	_ = grpc.SetHeader(ctx, metadata.Pairs(NotDurableHeader, "a loss of the store can undo it")) // fails only where no client waits
 }

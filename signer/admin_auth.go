@@ -133,6 +133,7 @@ func (a *Admin) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, 
 		return nil, err
 	}
 	resp, err = handler(ctx, req)
+	a.recordHead(ctx, info.FullMethod)
 	if err != nil {
 		return nil, a.failure(ctx, info.FullMethod, err)
 	}

@@ -46,7 +46,7 @@ func (a *Admin) ListKeys(ctx context.Context, req *signerv1.ListKeysRequest) (*s
 		for _, k := range schedule.Keys {
 			m := &signerv1.Key{
 				Issuer: i.URL, Kid: k.KID, Algorithm: string(k.Algorithm), State: string(schedule.StateOf(k.KID, now)),
-				PublishAt: adminStamp(k.PublishAt), SignAt: adminStamp(k.SignAt), RemoveAt: adminStamp(k.RemoveAt), RevokedAt: adminStamp(k.RevokedAt),
+				PublishAt: adminStamp(k.PublishedAt()), SignAt: adminStamp(k.SignAt), RemoveAt: adminStamp(k.RemoveAt), RevokedAt: adminStamp(k.RevokedAt),
 				Replicas: uint32(len(replicas)),
 			}
 			if t, ok := schedule.RetireAt(k.KID); ok {

@@ -202,7 +202,8 @@ type Store interface {
 
 	// AppendAudit appends an entry that belongs to no other write.
 	AppendAudit(ctx context.Context, e audit.Entry) error
-	// Audit returns at most size entries after number seq, oldest first.
+	// Audit returns at most size entries after number seq, oldest first. With a
+	// *audit.DamagedError it returns those before the damaged one.
 	Audit(ctx context.Context, seq uint64, size int) ([]audit.Entry, error)
 
 	// Counts returns how many devices and credentials an issuer has.

@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -47,12 +46,8 @@ development: {timeScale: 60}
 		killed: make(map[string]bool), keys: make(map[string]bool),
 	}
 	args := []string{"--config", file, "--data", filepath.Join(dir, "data")}
-	for round := range rounds {
+	for range rounds {
 		p := start(t, args...)
-		if round == 0 { // the issuer is named after the port: keep it
-			_, address, _ := strings.Cut(p.info.Public, "://")
-			args = append(args, "--public", address)
-		}
 		was.check(t, p)
 		was.hammer(t, p, 10+random.Int64N(60))
 	}

@@ -28,7 +28,8 @@ and run init --new-admin-token: the old token ends.`,
 	var options server.InitOptions
 	cmd.Flags().BoolVar(&options.NewAdminToken, "new-admin-token", false, "replace the first admin token by a new one")
 	cmd.Flags().BoolVar(&options.AcceptLostStore, "accept-lost-store", false, "make an empty store in place of a lost one, and close enrolment")
-	cmd.Flags().BoolVar(&options.OpenEnrolment, "open-enrolment", false, "after a lost store, go back to the configured enrolment mode")
+	cmd.Flags().BoolVar(&options.AcceptRolledBackStore, "accept-rolled-back-store", false, "take a store that is older than custody knows it, and close enrolment")
+	cmd.Flags().BoolVar(&options.OpenEnrolment, "open-enrolment", false, "after either, go back to the configured enrolment mode")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		cfg, err := flags.load()
 		if err != nil {
@@ -52,7 +53,7 @@ and run init --new-admin-token: the old token ends.`,
 		}
 		_, err = fmt.Fprintf(a.stdout, "Data folder:  %s\nAdmin token:  %s (%s)\n", result.Data, result.AdminTokenFile, state)
 		if err == nil && result.EnrolmentClosed {
-			_, err = fmt.Fprintf(a.stdout, "Enrolment:    closed, because the store was lost; init --open-enrolment ends that\n")
+			_, err = fmt.Fprintf(a.stdout, "Enrolment:    closed, because the store was lost or went back; init --open-enrolment ends that\n")
 		}
 		if err == nil && result.Note != "" {
 			_, err = fmt.Fprintf(a.stdout, "Note:         %s\n", result.Note)

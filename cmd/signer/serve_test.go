@@ -269,8 +269,7 @@ func TestRestart(t *testing.T) {
 	adminToken := o.token
 	p.stop()
 
-	_, address, _ := strings.Cut(p.info.Public, "://")
-	q := start(t, "--data", data, "--public", address)
+	q := start(t, "--data", data) // the same command line: the same port, and so the same issuer
 	if q.info.Public != p.info.Public || q.info.AdminTokenFile != p.info.AdminTokenFile {
 		t.Fatalf("started again as %s, was %s", q.line, p.line)
 	}

@@ -49,13 +49,44 @@ func (e Entry) digest() string {
 	return hex.EncodeToString(sum[:])
 }
 
-// ErrBroken is wrapped by Verifier.Add for an entry that does not fit.
+// Head names the newest entry of a log. Whoever keeps it notices when the newest
+// entries are gone, which the chain itself cannot tell.
+type Head struct {
+	Seq  uint64 `json:"seq"`
+	Hash string `json:"hash"`
+}
+
+// ErrBroken is wrapped by Verifier for an entry that does not fit.
 var ErrBroken = errors.New("audit: chain is broken")
+
+// DamagedError says which entry of a stored log cannot be read.
+type DamagedError struct{ Seq uint64 }
+
+func (e *DamagedError) Error() string {
+	return fmt.Sprintf("audit: entry %d is damaged and cannot be read", e.Seq)
+}
 
 // Verifier checks a log entry by entry, oldest first. The zero value is ready.
 type Verifier struct {
 	Entries uint64 // how many entries fit so far
 	Head    string // hash of the last one
+
+	heads []Head
+}
+
+// Expect makes the log's recorded heads part of what is checked: their entries
+// must be there, as they were. Call it before the first Add; the zero Head expects
+// nothing.
+func (v *Verifier) Expect(heads ...Head) { v.heads = append(v.heads, heads...) }
+
+// End says what is missing after the last entry was added.
+func (v *Verifier) End() error {
+	for _, h := range v.heads {
+		if h.Seq > v.Entries {
+			return fmt.Errorf("%w after entry %d: entries up to number %d were written, and are gone", ErrBroken, v.Entries, h.Seq)
+		}
+	}
+	return nil
 }
 
 // Add checks that e follows the entries added before it.
@@ -67,6 +98,11 @@ func (v *Verifier) Add(e Entry) error {
 		return fmt.Errorf("%w at entry %d: it does not follow entry %d", ErrBroken, e.Seq, v.Entries)
 	case e.Hash != e.digest():
 		return fmt.Errorf("%w at entry %d: its content was changed", ErrBroken, e.Seq)
+	}
+	for _, h := range v.heads {
+		if h.Seq == e.Seq && h.Hash != e.Hash {
+			return fmt.Errorf("%w at entry %d: another entry was written under this number", ErrBroken, e.Seq)
+		}
 	}
 	v.Entries, v.Head = e.Seq, e.Hash
 	return nil

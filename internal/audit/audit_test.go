@@ -75,3 +75,39 @@ func TestTampering(t *testing.T) {
 		})
 	}
 }
+
+// A chain cannot tell that its newest entries are gone; recorded heads can.
+func TestExpectedHeads(t *testing.T) {
+	list := log("kill", "resume", "rotate")
+	head := func(e audit.Entry) audit.Head { return audit.Head{Seq: e.Seq, Hash: e.Hash} }
+	other := log("kill", "other", "rotate")
+	for name, c := range map[string]struct {
+		list  []audit.Entry
+		heads []audit.Head
+		ok    bool
+	}{
+		"whole":             {list, []audit.Head{head(list[2]), head(list[0]), {}}, true},
+		"grown since":       {list, []audit.Head{head(list[1])}, true},
+		"nothing expected":  {nil, []audit.Head{{}}, true},
+		"tail gone":         {list[:2], []audit.Head{head(list[0]), head(list[2])}, false},
+		"all gone":          {nil, []audit.Head{head(list[0])}, false},
+		"another from 2 on": {other, []audit.Head{head(list[1])}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var v audit.Verifier
+			v.Expect(c.heads...)
+			var err error
+			for _, e := range c.list {
+				if err == nil {
+					err = v.Add(e)
+				}
+			}
+			if err == nil {
+				err = v.End()
+			}
+			if (err == nil) != c.ok || err != nil && !errors.Is(err, audit.ErrBroken) {
+				t.Error(err)
+			}
+		})
+	}
+}

@@ -214,9 +214,10 @@ type Log struct {
 
 // Development is for demonstrations and tests.
 type Development struct {
-	// TimeScale divides every duration of tokens, keys and the kill switch,
-	// after they were validated: with 60 a minute takes a second. Only with
-	// issuers on loopback, and only so far that a token lives for a second.
+	// TimeScale divides every duration of tokens, keys and the kill switch: with
+	// 60 a minute takes a second. Permits, deadlines and staleness keep what a
+	// busy machine needs. Only with issuers on loopback, and only so far that a
+	// token lives for a second.
 	// Default: 1.
 	TimeScale int `yaml:"timeScale"`
 }

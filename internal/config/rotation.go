@@ -23,8 +23,8 @@ func (is Issuer) RotationParams() rotation.Params {
 // is an alarm of the kill switch's.
 const maxSkew = 20 * time.Second
 
-// validateRotation checks the schedule's parameters.
-func (is Issuer) validateRotation(v *problems, at string) {
+// validateRotation checks the schedule's parameters, also as they are at a scale.
+func (is Issuer) validateRotation(v *problems, at string, scale int) {
 	v.between(at+"skew", is.Rotation.Skew, 0, maxSkew)
 	if is.Rotation.Period < 0 {
 		v.add(at+"period", "use 0s to rotate by command only, or a positive duration")
@@ -34,6 +34,10 @@ func (is Issuer) validateRotation(v *problems, at string) {
 	p.Algorithm = jose.ES256 // has a check of its own
 	err := p.Validate()
 	var small *rotation.ParamError
+	if err == nil && errors.As(p.Scaled(scale).Validate(), &small) {
+		v.add(at+strings.ToLower(small.Field), "use at least %v with development.timeScale %d", small.Min*time.Duration(scale), scale)
+		return
+	}
 	switch {
 	case errors.As(err, &small):
 		v.add(at+strings.ToLower(small.Field), "use at least %v", small.Min)

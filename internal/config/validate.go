@@ -165,7 +165,7 @@ func (c Config) validateIssuers(v *problems) {
 		}
 		v.limit(at+"limits.caller", is.Limits.Caller)
 		v.limit(at+"limits.enroll", is.Limits.Enroll)
-		is.validateRotation(v, at+"rotation.")
+		is.validateRotation(v, at+"rotation.", c.Development.TimeScale)
 	}
 	if c.Development.TimeScale < 1 {
 		v.add("development.timeScale", "use 1, or a greater whole number in demonstrations")

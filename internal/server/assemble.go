@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
@@ -56,6 +57,7 @@ func (s *Server) assemble(ctx context.Context) error {
 		Keyring:        s.state.keyring,
 		Issuers:        issuers,
 		TrustedProxies: proxies,
+		SignDeadline:   s.signDeadline(),
 		Log:            s.log,
 	})
 	if err != nil {
@@ -70,6 +72,7 @@ func (s *Server) assemble(ctx context.Context) error {
 		Switch: killswitch.NewSwitch(killswitch.SwitchConfig{
 			Store: s.state.store, HighWater: highWater, Params: s.switchParams,
 		}),
+		AuditHead:  &auditHead{keyring: s.state.keyring, store: s.state.store},
 		Guard:      s.guard,
 		KillParams: s.switchParams,
 		Fleet:      s.state.store,
@@ -89,6 +92,15 @@ func (s *Server) assemble(ctx context.Context) error {
 	s.opsServer = s.ops.httpServer(s.opsHandler(), requestTimeout, s.log)
 	s.assembleGRPC()
 	return nil
+}
+
+// signDeadline is the shortest of the schedules': their overlaps count on it.
+func (s *Server) signDeadline() time.Duration {
+	shortest := s.issuers[0].params.SignDeadline
+	for _, is := range s.issuers {
+		shortest = min(shortest, is.params.SignDeadline)
+	}
+	return shortest
 }
 
 // startKeys makes or loads every issuer's schedule.

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/pactsigner/pactsigner/custody"
 	"github.com/pactsigner/pactsigner/custody/local"
+	"github.com/pactsigner/pactsigner/internal/audit"
 	"github.com/pactsigner/pactsigner/internal/config"
 	"github.com/pactsigner/pactsigner/internal/store/bolt"
 	"github.com/pactsigner/pactsigner/killswitch"
@@ -35,7 +37,13 @@ type deployment struct {
 	Format    int    `json:"format"`
 	MinReader int    `json:"minReader"`
 	State     string `json:"state"`
-	// EnrolmentClosed: the store was lost, and with it who was invalidated.
+	// Store is the id that the store bears, random. It changes when the loss of a
+	// store is accepted: the lost one is not taken any more.
+	Store string `json:"store,omitzero"`
+	// AuditHead is an entry that the store's audit log must have: after every act
+	// of an operator its newest one.
+	AuditHead audit.Head `json:"auditHead,omitzero"`
+	// EnrolmentClosed: the store was lost, or went back, and with it who was invalidated.
 	// Every issuer's enrolment is closed until an operator opens it.
 	EnrolmentClosed bool `json:"enrolmentClosed,omitzero"`
 	// AdminToken is the first admin token's hash.
@@ -91,10 +99,11 @@ func (s *state) close() error {
 
 // openOptions are what only `signer init` asks for.
 type openOptions struct {
-	store           bolt.Options
-	newAdminToken   bool
-	acceptLostStore bool
-	openEnrolment   bool
+	store                 bolt.Options
+	newAdminToken         bool
+	acceptLostStore       bool
+	acceptRolledBackStore bool
+	openEnrolment         bool
 }
 
 // openState opens the deployment's state, or makes it: first custody says that
@@ -138,25 +147,41 @@ func openState(ctx context.Context, cfg config.Config, o openOptions) (_ *state,
 	if err != nil {
 		return nil, err
 	}
-	switch {
-	case rev == 0 && storeThere:
+	if rev == 0 && storeThere {
 		return nil, fmt.Errorf("the store %s belongs to other keys than those in %s: restore the folder that goes with it, since without it every subject would change", cfg.Store.Path, cfg.Custody.Dir)
-	case rev == 0:
-		if rev, err = saveDeployment(ctx, keyring, rev, d); err != nil {
+	}
+	lost := d.State == ready && !storeThere
+	if d.State == ready && d.Store != "" && storeThere {
+		o.store.ID = d.Store
+		s.store, err = bolt.Open(cfg.Store.Path, o.store)
+		lost = errors.Is(err, bolt.ErrUnmarked)
+		switch {
+		case errors.Is(err, bolt.ErrForeign):
+			return nil, fmt.Errorf("%w: restore the store that goes with the keys in %s. If that is lost, move this one away and run `signer init --accept-lost-store`", err, cfg.Custody.Dir)
+		case err != nil && !lost:
 			return nil, err
 		}
-	case d.State == ready && !storeThere && !o.acceptLostStore:
-		return nil, fmt.Errorf("the store %s is gone: restore it from its backup. If it is lost, `signer init --accept-lost-store` makes an empty one and closes enrolment: credentials, invalidations and audiences are forgotten, devices keep their subjects", cfg.Store.Path)
-	case d.State == ready && !storeThere:
-		d.State, d.EnrolmentClosed = initialising, true
+	}
+	if lost && !o.acceptLostStore {
+		return nil, fmt.Errorf("the store %s is gone or empty: restore it from its backup. If it is lost, `signer init --accept-lost-store` makes an empty one and closes enrolment: credentials, invalidations and audiences are forgotten, devices keep their subjects", cfg.Store.Path)
+	}
+	if rev == 0 || lost || d.Store == "" {
+		d.State, d.Store, d.AuditHead = initialising, rand.Text(), audit.Head{}
+		d.EnrolmentClosed = d.EnrolmentClosed || lost
 		if rev, err = saveDeployment(ctx, keyring, rev, d); err != nil {
 			return nil, err
 		}
 	}
-	if s.store, err = bolt.Open(cfg.Store.Path, o.store); err != nil {
-		return nil, err
+	if s.store == nil {
+		o.store.ID, o.store.Make = d.Store, true
+		if s.store, err = bolt.Open(cfg.Store.Path, o.store); err != nil {
+			return nil, err
+		}
 	}
 	before := d
+	if err := checkAuditHead(ctx, s.store, &d, o.acceptRolledBackStore); err != nil {
+		return nil, fmt.Errorf("the store %s %w", cfg.Store.Path, err)
+	}
 	if o.openEnrolment {
 		d.EnrolmentClosed = false
 	}
@@ -173,13 +198,13 @@ func openState(ctx context.Context, cfg config.Config, o openOptions) (_ *state,
 	return s, nil
 }
 
-// exists reports whether there is something at path.
+// exists reports whether there is something at path that is not empty.
 func exists(path string) (bool, error) {
-	_, err := os.Stat(path)
+	info, err := os.Stat(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return false, nil
 	}
-	return err == nil, err
+	return err == nil && info.Size() > 0, err
 }
 
 // highWater keeps the switch's record in custody.
@@ -205,7 +230,7 @@ type InitResult struct {
 	AdminTokenFile string `json:"adminTokenFile"`
 	// NewAdminToken: the file's token was made just now.
 	NewAdminToken bool `json:"newAdminToken"`
-	// EnrolmentClosed: every issuer's enrolment is closed, after a lost store.
+	// EnrolmentClosed: every issuer's enrolment is closed, after a store that was lost or went back.
 	EnrolmentClosed bool `json:"enrolmentClosed"`
 	// Note says what needs attention.
 	Note string `json:"note,omitzero"`
@@ -214,9 +239,10 @@ type InitResult struct {
 // InitOptions are what an operator decides about a deployment's state. The zero
 // value makes what is missing and changes nothing else.
 type InitOptions struct {
-	NewAdminToken   bool // replace the first admin token
-	AcceptLostStore bool // make an empty store in place of one that is gone
-	OpenEnrolment   bool // after a lost store, go back to the configured mode
+	NewAdminToken         bool // replace the first admin token
+	AcceptLostStore       bool // make an empty store in place of one that is gone
+	AcceptRolledBackStore bool // take a store that is older than custody knows it
+	OpenEnrolment         bool // after either, go back to the configured mode
 }
 
 // Init makes the data folder, custody, the store and the first admin token, as
@@ -226,7 +252,10 @@ func Init(ctx context.Context, cfg config.Config, o InitOptions) (InitResult, er
 	if err != nil {
 		return InitResult{}, err
 	}
-	s, err := openState(ctx, cfg, openOptions{newAdminToken: o.NewAdminToken, acceptLostStore: o.AcceptLostStore, openEnrolment: o.OpenEnrolment})
+	s, err := openState(ctx, cfg, openOptions{
+		newAdminToken: o.NewAdminToken, acceptLostStore: o.AcceptLostStore,
+		acceptRolledBackStore: o.AcceptRolledBackStore, openEnrolment: o.OpenEnrolment,
+	})
 	if err != nil {
 		return InitResult{}, err
 	}

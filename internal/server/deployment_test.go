@@ -2,12 +2,22 @@ package server
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
+	"go.etcd.io/bbolt"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+
+	"github.com/pactsigner/pactsigner/internal/audit"
 	"github.com/pactsigner/pactsigner/internal/config"
+	signerv1 "github.com/pactsigner/pactsigner/proto/pact/signer/v1"
+	"github.com/pactsigner/pactsigner/signer"
 )
 
 // testConfig is an embedded signer on free ports.
@@ -53,27 +63,173 @@ func refused(t *testing.T, c config.Config, want string) {
 	}
 }
 
-// A store that is gone is not taken for a new deployment.
+// A store that is gone, was emptied or replaced by one without a mark is not taken
+// for a new deployment.
 func TestLostStore(t *testing.T) {
-	c := testConfig(t)
+	for name, lose := range map[string]func(path string) error{
+		"gone":    os.Remove,
+		"emptied": func(path string) error { return os.Truncate(path, 0) },
+		"no mark": func(path string) error {
+			if err := os.Remove(path); err != nil {
+				return err
+			}
+			db, err := bbolt.Open(path, 0o600, nil)
+			return errors.Join(err, db.Close())
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := testConfig(t)
+			mustOpen(t, c, openOptions{}).close()
+			lost, err := os.ReadFile(c.Store.Path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := lose(c.Store.Path); err != nil {
+				t.Fatal(err)
+			}
+			for range 2 { // refusing makes nothing
+				refused(t, c, "--accept-lost-store")
+			}
+			s := mustOpen(t, c, openOptions{acceptLostStore: true})
+			if !s.deployment.EnrolmentClosed {
+				t.Error("enrolment is not closed")
+			}
+			s.close()
+			s = mustOpen(t, c, openOptions{})
+			if !s.deployment.EnrolmentClosed || s.deployment.State != ready {
+				t.Errorf("after a restart: %+v", s.deployment)
+			}
+			s.close()
+			s = mustOpen(t, c, openOptions{openEnrolment: true})
+			if s.deployment.EnrolmentClosed {
+				t.Error("enrolment is still closed")
+			}
+			s.close()
+			// The lost one has been given up.
+			if err := os.WriteFile(c.Store.Path, lost, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			refused(t, c, "before its loss was accepted")
+		})
+	}
+}
+
+// The store of another deployment is refused.
+func TestForeignStore(t *testing.T) {
+	c, other := testConfig(t), testConfig(t)
 	mustOpen(t, c, openOptions{}).close()
-	if err := os.Remove(c.Store.Path); err != nil {
+	mustOpen(t, other, openOptions{}).close()
+	foreign, err := os.ReadFile(other.Store.Path)
+	if err != nil {
 		t.Fatal(err)
 	}
-	refused(t, c, "--accept-lost-store")
-	s := mustOpen(t, c, openOptions{acceptLostStore: true})
-	if !s.deployment.EnrolmentClosed {
-		t.Error("enrolment is not closed")
+	if err := os.WriteFile(c.Store.Path, foreign, 0o600); err != nil {
+		t.Fatal(err)
 	}
+	refused(t, c, "belongs to another deployment")
+}
+
+// A store from before an operator's act is refused, until that is accepted.
+func TestRolledBackStore(t *testing.T) {
+	ctx := context.Background()
+	c := testConfig(t)
+	act := func(s *state, times int) {
+		t.Helper()
+		h := &auditHead{keyring: s.keyring, store: s.store}
+		for range times {
+			if err := errors.Join(s.store.AppendAudit(ctx, audit.Entry{Action: "test"}), h.Record(ctx)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	read := func() []byte {
+		t.Helper()
+		content, err := os.ReadFile(c.Store.Path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return content
+	}
+	write := func(content []byte) {
+		t.Helper()
+		if err := os.WriteFile(c.Store.Path, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := mustOpen(t, c, openOptions{})
 	s.close()
+	empty := read()
 	s = mustOpen(t, c, openOptions{})
-	if !s.deployment.EnrolmentClosed || s.deployment.State != ready {
-		t.Errorf("after a restart: %+v", s.deployment)
-	}
+	act(s, 1)
 	s.close()
-	s = mustOpen(t, c, openOptions{openEnrolment: true})
-	if s.deployment.EnrolmentClosed {
-		t.Error("enrolment is still closed")
+	old := read()
+	s = mustOpen(t, c, openOptions{})
+	act(s, 2)
+	s.close()
+	newest := read()
+	for _, back := range [][]byte{empty, old} {
+		write(back)
+		refused(t, c, "--accept-rolled-back-store")
+	}
+	// Another history from the same copy on is not taken for the recorded one.
+	c2 := c
+	c2.Custody.Dir = filepath.Join(t.TempDir(), "custody")
+	if err := os.CopyFS(c2.Custody.Dir, os.DirFS(c.Custody.Dir)); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(filepath.Join(c2.Custody.Dir, "identity.txt"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s = mustOpen(t, c2, openOptions{acceptRolledBackStore: true})
+	if !s.deployment.EnrolmentClosed || s.deployment.AuditHead.Seq != 1 {
+		t.Errorf("accepted: %+v", s.deployment)
+	}
+	act(s, 3)
+	s.close()
+	mustOpen(t, c2, openOptions{}).close()
+	refused(t, c, "went back")
+	write(newest)
+	s = mustOpen(t, c, openOptions{})
+	if s.deployment.EnrolmentClosed || s.deployment.AuditHead.Seq != 3 {
+		t.Errorf("restored: %+v", s.deployment)
+	}
+}
+
+// What is recorded is never lowered, and records at one time do not lose one
+// another's.
+func TestAuditHeadRecord(t *testing.T) {
+	ctx := context.Background()
+	s := mustOpen(t, testConfig(t), openOptions{})
+	var acting sync.WaitGroup
+	for range 2 { // as two replicas
+		h := &auditHead{keyring: s.keyring, store: s.store}
+		for range 10 {
+			acting.Go(func() {
+				if err := errors.Join(s.store.AppendAudit(ctx, audit.Entry{Action: "test"}), h.Record(ctx)); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+	acting.Wait()
+	h := &auditHead{keyring: s.keyring, store: s.store}
+	heads, err := h.Heads(ctx)
+	if err != nil || len(heads) != 2 || heads[0] != heads[1] || heads[0].Seq != 20 {
+		t.Fatalf("%+v, %v", heads, err)
+	}
+	d, rev, err := loadDeployment(ctx, s.keyring)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.AuditHead = audit.Head{Seq: 30, Hash: "of another replica"}
+	if _, err := saveDeployment(ctx, s.keyring, rev, d); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Record(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if again, _, err := loadDeployment(ctx, s.keyring); err != nil || again.AuditHead != d.AuditHead {
+		t.Errorf("%+v, %v", again, err)
 	}
 }
 
@@ -123,11 +279,11 @@ func TestInterruptedFirstStart(t *testing.T) {
 			t.Fatal(err)
 		}
 		hash := s.deployment.AdminToken
-		_, rev, err := loadDeployment(ctx, s.keyring)
+		d, rev, err := loadDeployment(ctx, s.keyring)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := saveDeployment(ctx, s.keyring, rev, deployment{Format: 1, MinReader: 1, State: initialising}); err != nil {
+		if _, err := saveDeployment(ctx, s.keyring, rev, deployment{Format: 1, MinReader: 1, State: initialising, Store: d.Store}); err != nil {
 			t.Fatal(err)
 		}
 		s.close()
@@ -200,5 +356,53 @@ func TestPassphraseFile(t *testing.T) {
 				t.Errorf("%v does not name the key", err)
 			}
 		})
+	}
+}
+
+// An act stands while custody is away, and says that it is not durable there yet.
+func TestActWithoutCustody(t *testing.T) {
+	c := testConfig(t)
+	s := launch(t, c)
+	documents := filepath.Join(c.Custody.Dir, "documents")
+	token, err := os.ReadFile(s.Info().AdminTokenFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := grpc.NewClient(hostPort(s.Info().Admin), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	ctx := metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+strings.TrimSpace(string(token)))
+	// invalidate returns what the answer says of its durability.
+	invalidate := func() []string {
+		t.Helper()
+		var header metadata.MD
+		_, err := signerv1.NewAdminServiceClient(conn).InvalidateDevice(ctx,
+			&signerv1.InvalidateDeviceRequest{Thumbprint: strings.Repeat("A", 43)}, grpc.Header(&header))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return header.Get(signer.NotDurableHeader)
+	}
+	if said := invalidate(); said != nil {
+		t.Errorf("with custody there: %q", said)
+	}
+	if err := os.Rename(documents, documents+".away"); err != nil {
+		t.Fatal(err)
+	}
+	if said := invalidate(); len(said) != 1 {
+		t.Errorf("with custody away: %q", said)
+	}
+	if err := os.RemoveAll(documents); err != nil { // what custody may have made meanwhile
+		t.Fatal(err)
+	}
+	if err := os.Rename(documents+".away", documents); err != nil {
+		t.Fatal(err)
+	}
+	invalidate()
+	d, _, err := loadDeployment(t.Context(), s.state.keyring)
+	if err != nil || d.AuditHead.Seq != 3 {
+		t.Errorf("recorded %+v, %v", d.AuditHead, err)
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"google.golang.org/grpc"
@@ -149,6 +150,9 @@ func (s *Server) start(ctx context.Context) error {
 		return err
 	}
 	s.state = state
+	if err := s.keepPort(); err != nil {
+		return err
+	}
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
 	s.stop = stop
 	if err := s.assemble(ctx); err != nil {
@@ -163,16 +167,33 @@ func (s *Server) start(ctx context.Context) error {
 
 // listen binds all four sockets, so that a port that is taken is known first.
 func (s *Server) listen(ctx context.Context) error {
+	public := s.cfg.Listeners.Public
+	if port, err := s.rememberedPort(); err != nil {
+		return err
+	} else if port != "" {
+		host, _, _ := net.SplitHostPort(public.Address) // validated
+		again := public
+		again.Address = net.JoinHostPort(host, port)
+		f, err := listen(ctx, "public", again)
+		if err == nil {
+			s.public = f
+		} else if !errors.Is(err, syscall.EADDRINUSE) {
+			return err
+		}
+	}
 	for _, l := range []struct {
 		name   string
 		config config.Listener
 		face   **face
 	}{
-		{"public", s.cfg.Listeners.Public, &s.public},
+		{"public", public, &s.public},
 		{"grpc", s.cfg.Listeners.GRPC, &s.grpc},
 		{"admin", s.cfg.Listeners.Admin, &s.admin},
 		{"ops", s.cfg.Listeners.Ops, &s.ops},
 	} {
+		if *l.face != nil {
+			continue
+		}
 		f, err := listen(ctx, l.name, l.config)
 		if err != nil {
 			return err
@@ -195,9 +216,6 @@ func (s *Server) resolveIssuers() {
 		is := issuer{Issuer: c, url: c.URL, signerURLs: c.SignerURLs}
 		if is.url == "" {
 			is.url = s.public.url
-			if _, port, _ := net.SplitHostPort(s.cfg.Listeners.Public.Address); port == "0" {
-				s.info.Notes = append(s.info.Notes, "the public port was picked freely, and the issuer is named after it: at the next start it is another issuer, with other subjects. Pass --public "+hostPort(s.public.url)+" to keep this one.")
-			}
 		}
 		if len(is.signerURLs) == 0 {
 			is.signerURLs = []string{is.url}
@@ -254,7 +272,7 @@ func (s *Server) report() {
 		s.info.Notes = append(s.info.Notes, note)
 	}
 	if s.state.deployment.EnrolmentClosed {
-		s.info.Notes = append(s.info.Notes, "enrolment is closed for every issuer, because the store was lost: who was invalidated is not known any more. `signer init --open-enrolment` ends that.")
+		s.info.Notes = append(s.info.Notes, "enrolment is closed for every issuer, because the store was lost or went back: who was invalidated is not known any more. `signer init --open-enrolment` ends that.")
 	}
 	for _, note := range s.info.Notes {
 		s.log.Warn(note)

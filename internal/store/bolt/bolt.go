@@ -44,6 +44,11 @@ const (
 
 // Options are the store's settings; the zero value is the product's.
 type Options struct {
+	// ID is the name that the file must have; empty takes any. Make gives it to a
+	// file that has none, and makes one that is not there; without Make these are
+	// ErrUnmarked.
+	ID   string
+	Make bool
 	// Now is the store's clock; nil is time.Now.
 	Now func() time.Time
 	// Lock is how long Open waits for another process to let go of the file; 0
@@ -91,7 +96,7 @@ func (o Options) orDefaults() Options {
 
 // The file's buckets. Keys of records are key(issuer, id).
 var (
-	metaBucket        = []byte("meta")         // format, epoch, audit head
+	metaBucket        = []byte("meta")         // format, id, epoch, audit head
 	devicesBucket     = []byte("devices")      // by thumbprint: see devices.go
 	signedBucket      = []byte("signed")       // by thumbprint: LastSignedAt
 	unsignedBucket    = []byte("unsigned")     // enrolment time and device key: who may never have signed
@@ -120,6 +125,10 @@ var (
 	ErrInUse = errors.New("another signer uses it")
 	// ErrFormat: the file was written by a version that this one does not know.
 	ErrFormat = errors.New("unknown store format")
+	// ErrUnmarked: the file is not there, or has no name: it is not the one asked for.
+	ErrUnmarked = errors.New("is empty or bears no mark of its deployment")
+	// ErrForeign: the file has another name than the one asked for.
+	ErrForeign = errors.New("belongs to another deployment, or is from before its loss was accepted")
 	// ErrBusy: too many calls wait to be written. Answer 503.
 	ErrBusy = errors.New("store: too many calls are waiting")
 	// ErrClosed: the store was closed.
@@ -143,19 +152,26 @@ type Store struct {
 }
 
 // Open opens the store at path, or makes one there that only its owner can
-// read. ErrInUse, ErrFormat.
+// read. ErrInUse, ErrFormat, ErrDamaged, ErrUnmarked, ErrForeign.
 func Open(path string, opts Options) (*Store, error) {
 	opts = opts.orDefaults()
 	made, err := prepare(path)
 	if err != nil {
 		return nil, fmt.Errorf("store %s: %w", path, err)
 	}
-	db, err := bbolt.Open(path, 0o600, &bbolt.Options{
-		Timeout:         opts.Lock,
-		NoFreelistSync:  true, // read from the pages on start; commits stay small
-		FreelistType:    bbolt.FreelistMapType,
-		InitialMmapSize: 1 << 30, // address space: readers do not hold up a growing file
-		NoStatistics:    true,
+	if made && opts.ID != "" && !opts.Make {
+		return nil, fmt.Errorf("store %s: %w", path, ErrUnmarked)
+	}
+	var db *bbolt.DB
+	err = guarded(func() (err error) {
+		db, err = bbolt.Open(path, 0o600, &bbolt.Options{
+			Timeout:         opts.Lock,
+			NoFreelistSync:  true, // read from the pages on start; commits stay small
+			FreelistType:    bbolt.FreelistMapType,
+			InitialMmapSize: 1 << 30, // address space: readers do not hold up a growing file
+			NoStatistics:    true,
+		})
+		return err
 	})
 	if errors.Is(err, bolterrors.ErrTimeout) {
 		return nil, fmt.Errorf("store %s: %w", path, ErrInUse)
@@ -169,8 +185,10 @@ func Open(path string, opts Options) (*Store, error) {
 		changed: make(chan struct{}),
 	}
 	s.limits = newLimiter(s.elapsed)
-	if err := s.init(); err != nil {
-		db.Close()
+	if err := guarded(s.init); err != nil {
+		if !errors.Is(err, ErrDamaged) { // then a lock may be held for good
+			db.Close()
+		}
 		return nil, fmt.Errorf("store %s: %w", path, err)
 	}
 	if made {
@@ -198,7 +216,7 @@ func prepare(path string) (made bool, err error) {
 	if mode := info.Mode().Perm(); mode&0o077 != 0 {
 		return false, fmt.Errorf("mode is %04o, others can use it: chmod 600 it", mode)
 	}
-	return false, nil
+	return info.Size() == 0, checkSize(path)
 }
 
 // syncDir makes a new file's name durable.
@@ -217,7 +235,10 @@ type marker struct {
 	MinReader int `json:"minReader"`
 }
 
-var formatKey = []byte("format")
+var (
+	formatKey = []byte("format")
+	idKey     = []byte("id")
+)
 
 // init checks the marker, or writes it into an empty file, and reads what is
 // kept in memory.
@@ -227,6 +248,9 @@ func (s *Store) init() error {
 		if meta == nil {
 			if name, _ := tx.Cursor().First(); name != nil {
 				return fmt.Errorf("%w: it holds something else", ErrFormat)
+			}
+			if s.opts.ID != "" && !s.opts.Make {
+				return ErrUnmarked
 			}
 			for _, name := range allBuckets {
 				if _, err := tx.CreateBucket(name); err != nil {
@@ -243,6 +267,17 @@ func (s *Store) init() error {
 			return err
 		} else if !found || m.Format != format {
 			return fmt.Errorf("%w: it has format %d, for readers of %d on; this version knows %d: use a newer version", ErrFormat, m.Format, m.MinReader, format)
+		}
+		switch id := string(meta.Get(idKey)); {
+		case s.opts.ID == "" || id == s.opts.ID:
+		case id != "":
+			return ErrForeign
+		case !s.opts.Make:
+			return ErrUnmarked
+		default:
+			if err := meta.Put(idKey, []byte(s.opts.ID)); err != nil {
+				return err
+			}
 		}
 		var err error
 		s.seen, err = loadSeen(tx, s.opened, s.opts.Replay)

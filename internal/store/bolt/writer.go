@@ -3,6 +3,7 @@ package bolt
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -110,18 +111,29 @@ func (w *writer) loop() {
 		case c := <-w.queue:
 			calls = append(calls[:0], c)
 		}
-	fill:
-		for len(calls) < cap(calls) {
-			select {
-			case c := <-w.queue:
-				calls = append(calls, c)
-			default:
-				break fill
-			}
+		// Who is about to ask is let go first, for as long as more do; when nobody
+		// is, that takes no time.
+		for before := 0; before < len(calls) && len(calls) < cap(calls); {
+			before = len(calls)
+			runtime.Gosched()
+			calls = w.take(calls)
 		}
 		w.commit(calls)
 		clear(calls)
 	}
+}
+
+// take appends the calls that wait, as far as there is room.
+func (w *writer) take(calls []*call) []*call {
+	for len(calls) < cap(calls) {
+		select {
+		case c := <-w.queue:
+			calls = append(calls, c)
+		default:
+			return calls
+		}
+	}
+	return calls
 }
 
 // commit runs the calls in one transaction and answers each.
