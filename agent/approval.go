@@ -23,8 +23,12 @@ func approvalDigest(wireID, text string) (string, error) {
 }
 
 // askApproval asks the owner, if the operation changes something or its token
-// could do more than it needs (AD-9, AP-1).
+// could do more than it needs (AD-9, AP-1). A pre-confirmation covers the
+// operation as it is the first time that this is asked, and is spent then, needed
+// or not: what a step-up or a wider token makes of it is another operation.
 func (a *Agent) askApproval(ctx context.Context, op *operation) error {
+	confirmed := op.caller.Confirmed && !op.asked
+	op.asked = true
 	if op.effect == EffectInspect && !op.exceeds {
 		return nil
 	}
@@ -38,22 +42,22 @@ func (a *Agent) askApproval(ctx context.Context, op *operation) error {
 		}
 		req.Changed = true // AP-3
 	}
-	decided, err := a.decide(ctx, op, req)
+	decided, err := a.decide(ctx, op, req, confirmed)
 	if err != nil {
 		return err
 	}
 	if !decided {
 		return refuse(StatusDenied, ReasonApprovalDenied, "the owner declined")
 	}
-	op.approved, op.asked = &approval{req}, true
+	op.approved = &approval{req}
 	op.result.Approval = nil
 	return nil
 }
 
 // decide gets the one explicit decision (AP-1, AP-4, AP-5).
-func (a *Agent) decide(ctx context.Context, op *operation, req ApprovalRequest) (bool, error) {
+func (a *Agent) decide(ctx context.Context, op *operation, req ApprovalRequest, confirmed bool) (bool, error) {
 	c := op.caller
-	if c.Confirmed && !op.asked { // it covers what was asked for, and no change of it
+	if confirmed {
 		if c.Shown != nil {
 			c.Shown(req)
 		}

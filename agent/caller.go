@@ -39,8 +39,9 @@ type Caller struct {
 	Human     HumanInput
 
 	// Confirmed is a pre-confirmation of this one operation as it was asked for
-	// (AP-5): the command line's --yes. It covers the first approval of a call; what
-	// changes after it is asked again (AP-3).
+	// (AP-5): the command line's --yes. It covers effect and permissions as they are
+	// computed from the request alone; what a step-up or the token received makes of
+	// them is asked (AP-1, AP-3).
 	Confirmed bool
 	// Shown is told what a pre-confirmation confirms. May be nil.
 	Shown func(ApprovalRequest)

@@ -156,7 +156,7 @@ func (r *cardReader) advise(field, format string, args ...any) {
 func (r *cardReader) card(data []byte) Card {
 	o, err := parseObject(data)
 	if err != nil {
-		r.add(ReasonInvalidCard, "", "%v", err)
+		r.add(ReasonInvalidCard, "", "is %v", err)
 		return Card{}
 	}
 	canon, err := canonical(data)
@@ -177,9 +177,11 @@ func (r *cardReader) card(data []byte) Card {
 	r.texts(o, "", "defaultOutputModes", true)
 	card.Skills = r.skills(o)
 	r.capabilities(o)
-	card.InterfaceURL = r.chooseInterface(o)
-	if u := r.url("supportedInterfaces.url", card.InterfaceURL); u != nil {
-		card.Origin = Origin(u)
+	if raw, ok := r.chooseInterface(o); ok {
+		card.InterfaceURL = raw
+		if u := r.checkURL("supportedInterfaces.url", raw); u != nil {
+			card.Origin = Origin(u)
+		}
 	}
 	r.security(o, &card)
 	return card
@@ -225,8 +227,9 @@ func (r *cardReader) capabilities(o object) {
 	}
 }
 
-// chooseInterface picks by binding and version, never by position.
-func (r *cardReader) chooseInterface(o object) string {
+// chooseInterface picks by binding and version, never by position. A URL that is
+// there and empty is a URL, which the URL rules refuse.
+func (r *cardReader) chooseInterface(o object) (string, bool) {
 	var urls []string
 	for i, in := range r.objects(o, "", "supportedInterfaces", true) {
 		path := fmt.Sprintf("supportedInterfaces[%d].", i)
@@ -237,29 +240,33 @@ func (r *cardReader) chooseInterface(o object) string {
 			r.text(in, path, "url", false)
 			continue
 		}
-		raw := r.text(in, path, "url", true)
+		v, ok := r.member(in, path, "url", true, '"', "a string")
 		if tenant != "" {
 			r.add(ReasonTenant, path+"tenant", "interfaces with a tenant are not supported")
 		}
-		if raw != "" && !slices.Contains(urls, raw) {
+		if raw := unquote(v); ok && !slices.Contains(urls, raw) {
 			urls = append(urls, raw)
 		}
 	}
 	switch len(urls) {
 	case 1:
-		return urls[0]
+		return urls[0], true
 	case 0:
 		r.add(ReasonNoInterface, "supportedInterfaces", "none has protocolBinding %q and protocolVersion %q", bindingHTTPJSON, version1)
 	default:
 		r.add(ReasonAmbiguousInterface, "supportedInterfaces", "%d different URLs have protocolBinding %q and protocolVersion %q", len(urls), bindingHTTPJSON, version1)
 	}
-	return ""
+	return "", false
 }
 
 func (r *cardReader) url(field, raw string) *url.URL {
 	if raw == "" {
 		return nil // missing, and reported as that
 	}
+	return r.checkURL(field, raw)
+}
+
+func (r *cardReader) checkURL(field, raw string) *url.URL {
 	u, err := r.rules.Check(raw)
 	if err != nil {
 		r.add(ReasonInsecureURL, field, "%v", err)

@@ -154,6 +154,9 @@ func TestCardReasons(t *testing.T) {
 			at(c, "supportedInterfaces", 0)["tenant"] = "t"
 			at(c, "supportedInterfaces", 0)["url"] = "http://provider.example.com/"
 		}, "interface_tenant_unsupported", ""},
+		{"interface-url-empty", func(c map[string]any) { at(c, "supportedInterfaces", 0)["url"] = "" }, "insecure_url", ""},
+		{"interface-url-blank", func(c map[string]any) { at(c, "supportedInterfaces", 0)["url"] = " " }, "insecure_url", ""},
+		{"interface-url-missing", func(c map[string]any) { delete(at(c, "supportedInterfaces", 0), "url") }, "invalid_card", ""},
 		{"interface-url-relative", func(c map[string]any) { at(c, "supportedInterfaces", 0)["url"] = "/a2a" }, "insecure_url", ""},
 		{"interface-internal", func(c map[string]any) { at(c, "supportedInterfaces", 0)["url"] = "https://10.0.0.1/" }, "insecure_url", ""},
 		{"token-url-http", func(c map[string]any) {

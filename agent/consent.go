@@ -256,7 +256,7 @@ func (a *Agent) deviceRequest(ctx context.Context, op *operation, scopes []strin
 		case code == oauthInvalidScope:
 			return resp, refuse(StatusFailed, ReasonConsentScope, "the business does not know a permission of its card")
 		default:
-			return resp, refuse(StatusFailed, ReasonConsentRejected, "the business starts no sign-in (HTTP %d %s)", resp.Status, RedactText(code))
+			return resp, refuse(StatusFailed, ReasonConsentRejected, "the business starts no sign-in (HTTP %d %s)", resp.Status, code)
 		}
 	}
 }

@@ -7,12 +7,6 @@ import (
 	"time"
 )
 
-// blocks reports a message whose unknown outcome blocks its business: an effect
-// that may have happened (CV-4). Lost introductions and inspections do not.
-func (m *message) blocks() bool {
-	return m.State == messageUnknown && !m.Introduction && m.Effect != EffectInspect
-}
-
 // enterConversation finds or starts the conversation and takes its turn (CV-3).
 // An operation of unknown outcome at the business refuses it (CV-4).
 func (a *Agent) enterConversation(ctx context.Context, op *operation) error {
@@ -43,20 +37,8 @@ func (a *Agent) enterConversation(ctx context.Context, op *operation) error {
 				return refuse(StatusBlocked, ReasonBusy, "another turn of conversation %s is under way", c.ID)
 			}
 		}
-		ids, err := siblings(tx, op.business)
-		if err != nil {
+		if err := a.unresolved(tx, op, EffectInspect, ""); err != nil { // whatever its effect will be
 			return err
-		}
-		for _, id := range ids {
-			unknown, err := find[message](tx, Query{Principal: op.who.principal, Business: id, States: []string{messageUnknown}})
-			if err != nil {
-				return err
-			}
-			for _, m := range unknown {
-				if m.blocks() {
-					return refuse(StatusBlocked, ReasonUnresolved, "it is not known whether message %s was carried out: settle that first", m.ID)
-				}
-			}
 		}
 		c.lease(op.owner, now.Add(a.params.TurnLease))
 		c.Updated = now
@@ -150,7 +132,8 @@ func (a *Agent) refused(op *operation, err error) error {
 	default:
 		return err
 	}
-	if op.conversation.State == conversationClosed {
+	switch op.conversation.State {
+	case conversationClosed, conversationUnknown: // what the wire left says more
 		return err
 	}
 	if e := a.setConversation(context.Background(), op, state, r.Reason); e != nil && ReasonOf(e) == "" {
@@ -257,6 +240,9 @@ func conversationView(c *conversation, name string) ConversationView {
 // Conversations lists a principal's conversations, newest first.
 func (a *Agent) Conversations(ctx context.Context, c Caller) ([]ConversationView, error) {
 	if err := c.check(); err != nil {
+		return nil, err
+	}
+	if err := a.recover(ctx); err != nil {
 		return nil, err
 	}
 	out := []ConversationView{}

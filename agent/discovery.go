@@ -149,7 +149,7 @@ func (a *Agent) fetchCard(ctx context.Context, c Caller, b *business) (*business
 	next := *b
 	next.Card, next.Metadata = card, md
 	next.Chain, next.FinalURL = resp.Origins(), resp.FinalURL
-	next.Fetched, next.Expires = now, now.Add(a.cardTTL(resp.Header.Get("Cache-Control")))
+	next.Fetched, next.Expires = now, now.Add(a.cardTTL(resp.Header.Values("Cache-Control")))
 	next.State = businessUnsupported
 	if card.Support {
 		next.State = businessSupported
@@ -209,16 +209,18 @@ func (a *Agent) fetchMetadata(ctx context.Context, card Card, rules URLRules) (M
 	return md, nil
 }
 
-// cardTTL is DI-3.
-func (a *Agent) cardTTL(cacheControl string) time.Duration {
+// cardTTL is DI-3. Several header lines are one list (RFC 9110 section 5.2).
+func (a *Agent) cardTTL(cacheControl []string) time.Duration {
 	ttl := a.params.CardTTL
-	for d := range strings.SplitSeq(strings.ToLower(cacheControl), ",") {
+	for d := range strings.SplitSeq(strings.ToLower(strings.Join(cacheControl, ",")), ",") {
 		name, value, _ := strings.Cut(strings.TrimSpace(d), "=")
 		switch name {
 		case "no-store":
 			return a.params.CardTTLMin
 		case "max-age":
-			if n, err := strconv.ParseInt(strings.Trim(value, `"`), 10, 32); err == nil && n >= 0 {
+			n, err := strconv.ParseInt(strings.Trim(value, `"`), 10, 64)
+			if n >= 0 && (err == nil || errors.Is(err, strconv.ErrRange)) { // out of range it is the largest
+				n = min(n, int64(maxWait/time.Second)) // no overflow below
 				ttl = min(max(time.Duration(n)*time.Second, a.params.CardTTLMin), a.params.CardTTLMax)
 			}
 		}
@@ -263,22 +265,6 @@ func (a *Agent) currentBusiness(ctx context.Context, c Caller, name string) (*bu
 		return b, refuse(StatusUnsupported, reason, "%s", problemText(b.Card.Problems))
 	}
 	return b, nil
-}
-
-// siblings are the ids of all businesses with the same interface: a block on one
-// holds for each way to it (CV-4, EV-6).
-func siblings(tx Tx, b *business) ([]string, error) {
-	all, err := find[business](tx, Query{Principal: b.Principal})
-	if err != nil {
-		return nil, err
-	}
-	ids := []string{b.ID}
-	for _, o := range all {
-		if o.ID != b.ID && o.Card.InterfaceURL != "" && o.Card.InterfaceURL == b.Card.InterfaceURL {
-			ids = append(ids, o.ID)
-		}
-	}
-	return ids, nil
 }
 
 // BusinessView is a business as a surface shows it. Its texts are untrusted

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/go-jose/go-jose/v4"
@@ -22,13 +23,10 @@ func (a *Agent) replied(ctx context.Context, op *operation, m *message, reply Re
 	var r *receipt
 	var s receiptSecret
 	received := a.now()
+	d := op.sentUnder
 	if m.Grant != "" {
-		d, _, err := a.openGrant(context.WithoutCancel(ctx), op.who.principal, m.Grant)
-		if err == nil {
-			s.User, s.Want.GrantID, s.Want.GrantScopes = d.subject.Reveal(), d.grant.GrantID, nonNil(d.grant.Scopes)
-		} else if ReasonOf(err) == "" {
-			return err
-		}
+		// What was sent counts, whatever became of the grant since (EV-4, GR-4).
+		s.User, s.Want.GrantID, s.Want.GrantScopes = d.subject.Reveal(), d.grant.GrantID, nonNil(d.grant.Scopes)
 		s.Receipt = reply.Message.Receipt
 		s.Want.PA, s.Want.Brand = op.who.id.Issuer, op.business.Card.InterfaceURL
 		s.Want.SentAt, s.Want.ReceivedAt = m.Sent, received
@@ -46,9 +44,7 @@ func (a *Agent) replied(ctx context.Context, op *operation, m *message, reply Re
 			op.adoptContext(reply.Message.ContextID)
 			op.conversation.State, op.conversation.Reason = conversationReplied, ""
 			if r != nil {
-				if op.grant != nil {
-					op.conversation.Account = op.grant.Account
-				}
+				op.conversation.Account = d.grant.Account
 				m.Receipt, m.Verdict = r.ID, VerdictUnverifiable
 				op.conversation.State = conversationInvalid
 				if err := a.keepReceipt(tx, op, r, s); err != nil {
@@ -69,12 +65,12 @@ func (a *Agent) replied(ctx context.Context, op *operation, m *message, reply Re
 			if err := a.recordVerdict(tx, r, s, e); err != nil {
 				return err
 			}
-			m.Verdict = e.Verdict
+			m.Verdict = Verdict(r.State)
 			op.conversation.State = conversationInvalid
-			if e.Verdict == VerdictVerified {
+			if m.Verdict == VerdictVerified {
 				op.conversation.State = conversationVerified
 			}
-			op.result.Evidence = &EvidenceView{Receipt: r.ID, Verdict: e.Verdict, Issues: e.Issues}
+			op.result.Evidence = &EvidenceView{Receipt: r.ID, Verdict: m.Verdict, Issues: r.Issues}
 			return put(tx, m)
 		})
 	})
@@ -89,7 +85,8 @@ func (a *Agent) businessKeys(b *business) KeyFinder {
 }
 
 // keepReceipt stores a receipt that is not judged yet, and blocks changes at the
-// business until it is (EV-5, EV-6). The oldest beyond 2000 goes (EV-9).
+// business until it is (EV-5, EV-6). The oldest beyond 2000 goes (EV-9), unless the owner
+// has yet to look at it.
 func (a *Agent) keepReceipt(tx Tx, op *operation, r *receipt, s receiptSecret) error {
 	if err := a.box.put(tx, r.ID, receiptPurpose(r), s); err != nil {
 		return err
@@ -101,7 +98,14 @@ func (a *Agent) keepReceipt(tx Tx, op *operation, r *receipt, s receiptSecret) e
 	if err != nil {
 		return err
 	}
+	open, err := find[block](tx, Query{Principal: r.Principal, States: []string{blockOpen}})
+	if err != nil {
+		return err
+	}
 	for i := maxReceipts; i < len(all); i++ {
+		if slices.ContainsFunc(open, func(b *block) bool { return b.Key == all[i].ID }) {
+			continue
+		}
 		if err := tx.Delete(KindReceipt, r.Principal, all[i].ID); err != nil {
 			return err
 		}
@@ -168,7 +172,8 @@ func (k *recordingKeys) Key(ctx context.Context, kid string, alg jose.SignatureA
 	return key, err
 }
 
-// recordVerdict writes a verdict down. Verified evidence lifts the block that
+// recordVerdict writes a verdict down: r holds the one that counts, which a
+// receipt attached elsewhere meanwhile makes worse (EV-2). Verified evidence lifts the block that
 // waited for it; nothing else but the owner does.
 func (a *Agent) recordVerdict(tx Tx, r *receipt, s receiptSecret, e Evidence) error {
 	now := a.now()
@@ -182,8 +187,11 @@ func (a *Agent) recordVerdict(tx Tx, r *receipt, s receiptSecret, e Evidence) er
 			r.Key = r.Digest
 		} else if err != nil {
 			return err
-		} else if e.Verdict == VerdictVerified { // attached elsewhere a moment ago
-			r.State, r.Issues = string(VerdictInvalid), []string{IssueReplayed}
+		} else if !slices.Contains(r.Issues, IssueReplayed) { // attached elsewhere a moment ago
+			r.Issues = append(slices.Clone(r.Issues), IssueReplayed)
+			if e.Verdict == VerdictVerified || e.Verdict == VerdictNeedsReview {
+				r.State = string(VerdictInvalid)
+			}
 		}
 	}
 	if err := a.box.put(tx, r.ID, receiptPurpose(r), s); err != nil {
@@ -227,6 +235,9 @@ type ReceiptView struct {
 	Sent         time.Time `json:"sent"`
 	Received     time.Time `json:"received"`
 	Acknowledged time.Time `json:"acknowledged,omitzero"`
+	// Recheck is what VerifyStoredReceipt found now. Verdict, Issues and Problems
+	// stay those on record.
+	Recheck *EvidenceView `json:"recheck,omitzero"`
 }
 
 func receiptView(r *receipt, name string) ReceiptView {
@@ -272,7 +283,8 @@ func (a *Agent) Receipt(ctx context.Context, c Caller, id string) (v ReceiptView
 
 // VerifyStoredReceipt judges a stored receipt again, by the key that was kept
 // with it, without the network; one for which no key was kept is judged by the
-// business's keys of today. A receipt that was unverifiable when it came may
+// business's keys of today. The view tells the verdict on record, and apart from
+// it, in Recheck, the new one. A receipt that was unverifiable when it came may
 // become verified so, and then no longer blocks (EV-5). Errors wrap ErrNotFound.
 func (a *Agent) VerifyStoredReceipt(ctx context.Context, c Caller, id string) (ReceiptView, error) {
 	if err := c.check(); err != nil {
@@ -322,14 +334,14 @@ func (a *Agent) VerifyStoredReceipt(ctx context.Context, c Caller, id string) (R
 		if err != nil {
 			return err
 		}
-		m.Verdict = e.Verdict
+		m.Verdict = Verdict(r.State)
 		return put(tx, m)
 	})
 	if err != nil {
 		return ReceiptView{}, fmt.Errorf("receipt %s: %w", r.ID, err)
 	}
 	v := receiptView(r, b.Card.Name)
-	v.Verdict, v.Issues, v.Problems = e.Verdict, nonNil(e.Issues), e.Problems
+	v.Recheck = &EvidenceView{Verdict: e.Verdict, Issues: e.Issues}
 	return v, nil
 }
 

@@ -101,7 +101,7 @@ func (a *Agent) storeGrant(tx Tx, who *acting, b *business, t tokenResponse, d D
 		TokenExpires: t.expires(d, now),
 		Expires:      now.Add(a.params.GrantLife),
 	}
-	secret := grantSecret{t.AccessToken.Reveal(), t.RefreshToken.Reveal(), d.Subject}
+	secret := grantSecret{AccessToken: t.AccessToken.Reveal(), RefreshToken: t.RefreshToken.Reveal(), Subject: d.Subject}
 	if err := a.box.put(tx, g.ID, grantPurpose(g), secret); err != nil {
 		return nil, err
 	}
@@ -124,6 +124,8 @@ type delegation struct {
 	grant   *grant
 	token   Secret
 	subject Secret // the user's id at the business
+
+	unchecked *uncheckedTokens // of a refresh whose end is open; nil: none
 }
 
 // delegationFor is the token of a grant, refreshed if it is about to end (GR-5).
@@ -131,18 +133,23 @@ type delegation struct {
 // Errors are *Refusal, the context's or of the store; nothing was sent to the
 // business's agent.
 func (a *Agent) delegationFor(ctx context.Context, c Caller, who *acting, b *business, grantID string) (*delegation, error) {
-	d, refreshToken, err := a.openGrant(ctx, who.principal, grantID)
-	if err != nil || d.grant.TokenExpires.Sub(a.now()) > a.params.RefreshAt {
-		return d, err
-	}
-	if refreshToken != "" {
+	// Twice if what an earlier refresh left unchecked has ended by now.
+	for _, left := range []time.Duration{a.params.RefreshAt, 0} {
+		d, refreshToken, err := a.openGrant(ctx, who.principal, grantID)
+		if err != nil || d.grant.TokenExpires.Sub(a.now()) > left {
+			return d, err
+		}
+		if refreshToken == "" {
+			break
+		}
 		c.tell(Event{Kind: EventRefreshing, Business: b.Card.Name})
 		if err := a.refreshOnce(ctx, who, b, d.grant); err != nil {
 			return nil, err
 		}
-		if d, _, err = a.openGrant(ctx, who.principal, grantID); err != nil {
-			return nil, err
-		}
+	}
+	d, _, err := a.openGrant(ctx, who.principal, grantID)
+	if err != nil {
+		return nil, err
 	}
 	// Near the end of a grant a token may live less than RefreshAt from the start.
 	if a.now().Before(d.grant.TokenExpires) {
@@ -172,7 +179,7 @@ func (a *Agent) openGrant(ctx context.Context, principal, id string) (*delegatio
 	case err != nil:
 		return nil, "", fmt.Errorf("read the grant: %w", err)
 	}
-	return &delegation{g, Secret(s.AccessToken), Secret(s.Subject)}, Secret(s.RefreshToken), nil
+	return &delegation{g, Secret(s.AccessToken), Secret(s.Subject), s.Unchecked}, Secret(s.RefreshToken), nil
 }
 
 // GrantView is a grant as a surface shows it; it holds no token and not the
@@ -276,6 +283,11 @@ func (a *Agent) Disconnect(ctx context.Context, c Caller, grantID string) (Disco
 	case b.Metadata.RevocationEndpoint == "":
 		v.Detail = "the business has no way to revoke it: the token works there until it expires"
 	default:
+		if s.Unchecked != nil { // these are in force at the business
+			if t, err := readTokenResponse(s.Unchecked.Response, nil); err == nil {
+				s.AccessToken, s.RefreshToken = t.AccessToken.Reveal(), or(t.RefreshToken.Reveal(), s.RefreshToken)
+			}
+		}
 		if err := a.revoke(ctx, c, b, s); err != nil {
 			v.Detail = "the business did not confirm that it revoked it: " + RedactText(err.Error())
 		} else {

@@ -45,7 +45,7 @@ func (a *Agent) openContext(ctx context.Context, op *operation) error {
 }
 
 func (a *Agent) settleIntroduction(op *operation, m *message, reply Reply, o Outcome) error {
-	return a.journal(op, m, func() error {
+	return a.journal(op, m, func(Tx) error {
 		m.Reason = o.Reason
 		switch o.State {
 		case OutcomeReplied:

@@ -6,6 +6,8 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"reflect"
+	"strconv"
 	"strings"
 	"unicode"
 
@@ -43,11 +45,17 @@ type member struct {
 	value jsontext.Value
 }
 
-var errNotObject = errors.New("not a JSON object")
+var (
+	errEmpty     = errors.New("empty")
+	errNotObject = errors.New("not a JSON object")
+)
 
 // parseObject reads one JSON object and nothing after it. Repeated members and
 // invalid UTF-8 anywhere inside are errors.
 func parseObject(data []byte) (object, error) {
+	if len(bytes.TrimSpace(data)) == 0 {
+		return nil, errEmpty
+	}
 	if !jsontext.Value(data).IsValid() {
 		return nil, errors.New("not valid JSON, or a member is repeated")
 	}
@@ -95,7 +103,8 @@ type reader struct {
 }
 
 func (r *reader) add(reason, field, format string, args ...any) {
-	r.problems = append(r.problems, Problem{reason, field, fmt.Sprintf(format, args...)})
+	// Field and detail may quote the business (RD-4).
+	r.problems = append(r.problems, Problem{reason, RedactText(truncate(field, maxScopeID)), RedactText(truncate(fmt.Sprintf(format, args...), maxDescription))})
 }
 
 func (r *reader) member(o object, path, name string, required bool, kind jsontext.Kind, what string) (jsontext.Value, bool) {
@@ -210,6 +219,64 @@ func canonical(v jsontext.Value) (jsontext.Value, error) {
 		return nil, err
 	}
 	return c, nil
+}
+
+// sameJSON reports whether two JSON values say the same: members may be in
+// another order, strings and numbers written in another way. Numbers are compared
+// exactly, not as the doubles that they may be read as. What a double cannot hold
+// at all, and what is not strict JSON, is the same as nothing.
+func sameJSON(a, b jsontext.Value) bool {
+	var x, y any
+	if json.Unmarshal(a, &x, exactNumbers) != nil || json.Unmarshal(b, &y, exactNumbers) != nil {
+		return false
+	}
+	return reflect.DeepEqual(x, y)
+}
+
+// exactNumber is a number's one spelling: its significant digits, and the power
+// of ten of the last one.
+type exactNumber struct {
+	digits string // with its sign; empty for zero
+	power  int
+}
+
+// exactNumbers decodes numbers into any as exactNumber.
+var exactNumbers = json.WithUnmarshalers(json.UnmarshalFromFunc(func(dec *jsontext.Decoder, v *any) error {
+	if dec.PeekKind() != '0' {
+		return errors.ErrUnsupported
+	}
+	raw, err := dec.ReadValue()
+	if err != nil {
+		return err
+	}
+	*v, err = exact(string(raw))
+	return err
+}))
+
+func exact(number string) (exactNumber, error) {
+	if _, err := strconv.ParseFloat(number, 64); err != nil {
+		return exactNumber{}, err
+	}
+	number, negative := strings.CutPrefix(number, "-")
+	mantissa, exponent := number, "0"
+	if i := strings.IndexAny(number, "eE"); i >= 0 {
+		mantissa, exponent = number[:i], number[i+1:]
+	}
+	whole, fraction, _ := strings.Cut(mantissa, ".")
+	digits := strings.TrimLeft(whole+fraction, "0")
+	significant := strings.TrimRight(digits, "0")
+	if significant == "" {
+		return exactNumber{}, nil
+	}
+	power, err := strconv.Atoi(exponent)
+	if err != nil {
+		return exactNumber{}, err
+	}
+	power += len(digits) - len(significant) - len(fraction)
+	if negative {
+		significant = "-" + significant
+	}
+	return exactNumber{significant, power}, nil
 }
 
 func digest(data []byte) string {

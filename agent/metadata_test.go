@@ -11,23 +11,29 @@ import (
 
 func TestMetadataVectors(t *testing.T) {
 	type file struct {
-		Given struct{ Card json.RawMessage }
+		Development bool
+		Given       struct {
+			Card        json.RawMessage
+			Development bool
+		}
 		Cases []struct {
-			Name     string
-			Metadata json.RawMessage
-			Want     string
+			Name        string
+			Metadata    json.RawMessage
+			Development bool
+			Want        string
 		}
 	}
 	vectors(t, "metadata.json", func(t *testing.T, f file) {
 		atLeastOne(t, len(f.Cases))
-		card := agent.ParseCard(f.Given.Card, agent.URLRules{})
-		if !card.Support {
-			t.Fatal(card.Problems)
-		}
 		for _, c := range f.Cases {
 			t.Run(c.Name, func(t *testing.T) {
+				rules := agent.URLRules{Development: f.Development || f.Given.Development || c.Development}
+				card := agent.ParseCard(f.Given.Card, rules)
+				if !card.Support {
+					t.Fatal(card.Problems)
+				}
 				got := "ok"
-				if _, err := agent.CheckMetadata(c.Metadata, card, agent.URLRules{}); errors.Is(err, agent.ErrMetadataInvalid) {
+				if _, err := agent.CheckMetadata(c.Metadata, card, rules); errors.Is(err, agent.ErrMetadataInvalid) {
 					got = "metadata_invalid"
 				} else if err != nil {
 					t.Fatalf("untyped error %v", err)

@@ -61,13 +61,14 @@ func (a *Agent) oauth(ctx context.Context, who *acting, b *business, purpose egr
 	}
 }
 
-// oauthError is the error code of an OAuth answer; empty if it has none.
+// oauthError is the error code of an OAuth answer, short and redacted; empty if it
+// has none.
 func oauthError(body []byte) string {
 	o, err := parseObject(body)
 	if err != nil {
 		return ""
 	}
-	return (&reader{}).text(o, "", "error", false)
+	return RedactText(truncate((&reader{}).text(o, "", "error", false), maxOAuthCode))
 }
 
 // seconds reads a whole or decimal number of seconds.

@@ -108,6 +108,7 @@ const (
 	maxRequired      = 20    // AD-4
 	maxScopeID       = 200   // CP-3
 	maxPurpose       = 500   // DA-3
+	maxOAuthCode     = 64    // RD-4
 	maxPollFailures  = 5     // DA-6
 	maxReply         = 20000 // CV-8
 	maxIntroductions = 3     // CV-6

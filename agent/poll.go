@@ -64,13 +64,22 @@ func (p *poller) step(ctx context.Context) (*authorization, error) {
 		switch {
 		case reason == "" || ctx.Err() != nil:
 			return z, err
-		case reason == ReasonSignerUnavailable || reason == ReasonSignerRateLimited:
+		case passing(reason):
 			return p.failed(ctx, err) // as a timeout
 		}
 		return p.settle(ctx, authorizationFailed, reason)
 	}
-	return p.poll(ctx, z, b)
+	// What a poll brings is taken down, for the code may be spent by it; a caller
+	// that leaves is heard after (DA-10, DA-17). Every request in it has a timeout.
+	z, err = p.poll(context.WithoutCancel(ctx), z, b)
+	if err == nil && z.State == authorizationPending && ctx.Err() != nil {
+		return p.interrupted(ctx, z, context.Cause(ctx))
+	}
+	return z, err
 }
+
+// passing reports that the signer, not the sign-in, is the trouble.
+func passing(r Reason) bool { return r == ReasonSignerUnavailable || r == ReasonSignerRateLimited }
 
 // interrupted: the owner gave up, or the program stops and the sign-in stays.
 func (p *poller) interrupted(ctx context.Context, z *authorization, err error) (*authorization, error) {
@@ -82,7 +91,8 @@ func (p *poller) interrupted(ctx context.Context, z *authorization, err error) (
 
 func (p *poller) sleep(ctx context.Context, at time.Time) error { return p.a.wait(ctx, at) }
 
-// lease takes or renews the lease of a pending sign-in (DA-4).
+// lease takes or renews the lease of a pending sign-in (DA-4), and renews the one
+// of the turn that waits for it (CV-2).
 func (p *poller) lease(ctx context.Context) (z *authorization, err error) {
 	err = p.a.store.Update(ctx, func(tx Tx) error {
 		if z, err = get[authorization](tx, p.op.caller.Principal, p.id); err != nil || z.State != authorizationPending {
@@ -92,7 +102,10 @@ func (p *poller) lease(ctx context.Context) (z *authorization, err error) {
 			return refuse(StatusNeedsUserAction, ReasonConsentElsewhere, "another program waits for this sign-in")
 		}
 		z.lease(p.owner, p.a.now().Add(p.a.params.PollLease))
-		return put(tx, z)
+		if err := put(tx, z); err != nil || p.op.conversation == nil {
+			return err
+		}
+		return p.a.changeIn(tx, p.op, func(*conversation) {})
 	})
 	return z, err
 }
@@ -117,6 +130,9 @@ func (p *poller) settle(ctx context.Context, state string, reason Reason) (*auth
 func (p *poller) stillWanted(ctx context.Context, z *authorization) (*business, error) {
 	a, principal := p.a, p.op.caller.Principal
 	if err := a.availability(ctx, principal); err != nil {
+		return nil, err
+	}
+	if err := a.preferred(); err != nil {
 		return nil, err
 	}
 	who, err := a.identified(ctx, principal, false)
@@ -159,8 +175,6 @@ func (p *poller) poll(ctx context.Context, z *authorization, b *business) (*auth
 	form := url.Values{"grant_type": {grantTypeDevice}, "device_code": {s.DeviceCode}}
 	resp, err := a.oauth(ctx, p.op.who, b, egress.Token, b.Card.TokenURL, form)
 	switch {
-	case err != nil && ctx.Err() != nil:
-		return p.interrupted(ctx, z, context.Cause(ctx))
 	case err != nil && ReasonOf(err) == ReasonIdentityRejected:
 		return p.settle(ctx, authorizationFailed, ReasonIdentityRejected)
 	case err != nil:
@@ -233,8 +247,6 @@ func (p *poller) failed(ctx context.Context, cause error) (*authorization, error
 // end of the sign-in together.
 func (p *poller) granted(ctx context.Context, z *authorization, b *business, body []byte) (*authorization, error) {
 	a := p.a
-	// The code is spent: a caller that leaves now must not lose what it bought.
-	ctx = context.WithoutCancel(ctx)
 	now := a.now()
 	t, err := readTokenResponse(body, z.Scopes)
 	var d Delegation
@@ -245,9 +257,27 @@ func (p *poller) granted(ctx context.Context, z *authorization, b *business, bod
 	if err != nil {
 		return p.settle(ctx, authorizationFailed, ReasonGrantRefused)
 	}
+	if !now.Before(b.Expires) {
+		// DI-3: what was consented to is what the card says. One that cannot be fetched
+		// now changes nothing (DI-11); no send goes by it.
+		_, _ = a.fetchCard(ctx, p.op.caller, b)
+	}
+	switch _, err := p.stillWanted(ctx, z); { // PO-7: the owner took their time
+	case err == nil || passing(ReasonOf(err)):
+	case ReasonOf(err) == "":
+		return z, err
+	default:
+		return p.settle(ctx, authorizationFailed, ReasonOf(err))
+	}
 	err = a.store.Update(ctx, func(tx Tx) error {
 		if z, err = get[authorization](tx, p.op.caller.Principal, p.id); err != nil || z.State != authorizationPending {
 			return err
+		}
+		if b, err = get[business](tx, z.Principal, z.Business); err != nil {
+			return err
+		}
+		if b.State != businessSupported || b.CardRevision != z.CardRevision { // DI-6
+			return settle(tx, z, authorizationFailed, ReasonCardChanged, now)
 		}
 		if len(d.Scopes) == 0 {
 			return settle(tx, z, authorizationDenied, ReasonInsufficient, now)

@@ -145,7 +145,7 @@ func worst(a, b Verdict) Verdict {
 }
 
 // receiptForm reads {jws, claims} and compares the envelope's copy with the
-// signed payload, whose member order does not matter.
+// signed payload; neither the order of members nor how a number is written matters.
 func (r *reader) receiptForm(raw jsontext.Value, e *Evidence) (*jwks.Token, []byte) {
 	o, err := parseObject(raw)
 	if err != nil {
@@ -172,9 +172,7 @@ func (r *reader) receiptForm(raw jsontext.Value, e *Evidence) (*jwks.Token, []by
 	}
 	e.Claims = r.claims(signed)
 	if haveClaims {
-		a, err1 := canonical(claims)
-		b, err2 := canonical(payload)
-		if err1 != nil || err2 != nil || !bytes.Equal(a, b) {
+		if !sameJSON(claims, payload) {
 			r.add(IssueEnvelope, "claims", "are not what the business signed")
 		}
 	}
@@ -206,7 +204,8 @@ func (r *reader) claims(o object) *ReceiptClaims {
 		c.Actions = append(c.Actions, action)
 	}
 	if ts := r.text(o, "claims.", "ts", true); ts != "" {
-		if err := c.Time.UnmarshalText([]byte(ts)); err != nil {
+		var ok bool
+		if c.Time, ok = parseTimestamp(ts); !ok {
 			r.add(IssueForm, "claims.ts", "is not an RFC 3339 time")
 		}
 	}

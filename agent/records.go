@@ -134,6 +134,15 @@ type grantSecret struct {
 	AccessToken  string `json:"accessToken"`
 	RefreshToken string `json:"refreshToken,omitzero"`
 	Subject      string `json:"subject"` // the user's id at the business
+	// Unchecked is what a refresh brought, until it is checked (GR-7). The refresh
+	// token above is spent then and never sent again (GR-5).
+	Unchecked *uncheckedTokens `json:"unchecked,omitzero"`
+}
+
+// uncheckedTokens is a token response as it came.
+type uncheckedTokens struct {
+	Response []byte    `json:"response"`
+	Received time.Time `json:"received"`
 }
 
 // Authorization states: how a sign-in ended, or that it has not.
@@ -223,6 +232,7 @@ type message struct {
 	Body             string // the exact bytes
 	BodyDigest       string // SHA-256 of Body, hex
 	Approved         string // digest of what the owner approved; empty: nothing needed approval
+	SendURL          string // where it goes
 	Authority        string // fingerprint of what it was sent under
 	Effect           Effect
 	Scopes           []string // required

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"regexp"
 	"strings"
+	"unicode"
 
 	jsonv2 "github.com/go-json-experiment/json"
 )
@@ -133,7 +134,10 @@ func redactJSON(data []byte, depth int, inReceipt bool) any {
 
 // What RD-2 finds in a text. Group 1, if any, is kept.
 var secretTexts = []*regexp.Regexp{
-	regexp.MustCompile(`(?i)(\b(?:bearer|pact-device)\s+)[^\s"',;]+`),
+	regexp.MustCompile(`(\b(?:Bearer|BEARER|(?i:pact-device))\s+)[^\s"',;]+`),
+	// In lower case "bearer" is a word of the language too: there it takes a
+	// header's name before it, or something like a token after it (bearerValue).
+	regexp.MustCompile(`(?i)(\bauthorization["']?\s*[:=]\s*["']?bearer\s+)[^\s"',;]+`),
 	// A compact JOSE object: its first part is a JSON object in base64url.
 	regexp.MustCompile(`\b(?:ey[JA]|ew[o0k])[A-Za-z0-9_-]{6,}(?:\.[A-Za-z0-9_-]+){1,4}\.?`),
 	regexp.MustCompile(`(?i)((?:device_code|user_code|refresh_token|access_token|id_token|assertion)(?:=|%(?:25)*3d))[^\s&"'<>]+`),
@@ -141,6 +145,21 @@ var secretTexts = []*regexp.Regexp{
 	regexp.MustCompile(`\b(?:dc|rt|at)_[A-Za-z0-9_-]{12,}`),
 	// JSON in a text, by RD-1's keys.
 	regexp.MustCompile(`(?i)("(?:authorization|x-a2a-user-delegation|(?:access_|refresh_|id_)?token|(?:access|refresh|id)Token|device_?code|user_?code|verification_?uri_?complete|assertion|jws|credential|privateJwk|password|secret)"\s*:\s*)"(?:[^"\\]|\\.)*"`),
+}
+
+// bearerValue is a value after "bearer", of a length that tokens have.
+var bearerValue = regexp.MustCompile(`(?i)\bbearer\s+[^\s"',;]{8,}`)
+
+// redactBearer replaces the value if it is as long as no word is, or has a
+// character that words have not. What ends a sentence is none of them.
+func redactBearer(match string) string {
+	i := strings.LastIndexFunc(match, unicode.IsSpace) + 1
+	value := match[i:]
+	word := strings.TrimRight(value, ".!?)")
+	if len(word) >= 20 || len(word) >= 8 && strings.ContainsAny(word, "0123456789._-~+/=") {
+		return match[:i] + Redacted
+	}
+	return match
 }
 
 var (
@@ -155,6 +174,7 @@ func RedactText(s string) string {
 	for _, re := range secretTexts {
 		s = re.ReplaceAllString(s, "${1}"+Redacted)
 	}
+	s = bearerValue.ReplaceAllStringFunc(s, redactBearer)
 	if pairs.MatchString(s) {
 		s = pairCode.ReplaceAllString(s, "${1}"+Redacted)
 	}

@@ -59,6 +59,9 @@ func (a *Agent) refresh(ctx context.Context, who *acting, b *business, old *gran
 	if !d.grant.TokenExpires.Equal(old.TokenExpires) {
 		return nil // the winner was here before us: its token is used, the spent one never sent again
 	}
+	if d.unchecked != nil { // its refresh token is spent: what it brought comes first
+		return a.keepRefreshed(ctx, who, b, d, refreshToken)
+	}
 	// PO-7: policy and readiness count now, not when the send began.
 	if err := a.availability(ctx, who.principal); err != nil {
 		return err
@@ -77,16 +80,40 @@ func (a *Agent) refresh(ctx context.Context, who *acting, b *business, old *gran
 			err := a.endGrantByID(ctx, who.principal, grantID, grantInvalid, ReasonRefreshRejected)
 			return errors.Join(refuse(StatusNeedsUserAction, ReasonReconnect, "the business ended the permission: sign in again"), err)
 		}
-		return refuse(StatusFailed, ReasonReconnect, "the business does not renew the permission now (HTTP %d %s)", resp.Status, RedactText(code))
+		return refuse(StatusFailed, ReasonReconnect, "the business does not renew the permission now (HTTP %d %s)", resp.Status, code)
 	}
-	return a.keepRefreshed(ctx, who, b, d, refreshToken, resp.Body)
+	if err := a.keepUnchecked(ctx, who, d, resp.Body); err != nil {
+		return err
+	}
+	return a.keepRefreshed(ctx, who, b, d, refreshToken)
 }
 
-// keepRefreshed checks what a refresh brought (GR-7) and commits token and row
-// together under the row's revision.
-func (a *Agent) keepRefreshed(ctx context.Context, who *acting, b *business, d *delegation, refreshToken Secret, body []byte) error {
-	now := a.now()
-	t, err := readTokenResponse(body, d.grant.Scopes)
+// keepUnchecked seals what a refresh brought before it is checked: the keys for
+// that may not be to be had now, and the refresh token is spent.
+func (a *Agent) keepUnchecked(ctx context.Context, who *acting, d *delegation, body []byte) error {
+	d.unchecked = &uncheckedTokens{Response: body, Received: a.now()}
+	return a.store.Update(ctx, func(tx Tx) error {
+		g, err := get[grant](tx, who.principal, d.grant.ID)
+		if err != nil {
+			return err
+		}
+		if g.State != grantActive { // disconnected meanwhile: the tokens are not kept
+			return refuse(StatusNeedsUserAction, ReasonReconnect, "the permission is %s: sign in again", g.State)
+		}
+		var s grantSecret
+		if err := a.box.get(tx, g.ID, grantPurpose(g), &s); err != nil {
+			return err
+		}
+		s.Unchecked = d.unchecked
+		return a.box.put(tx, g.ID, grantPurpose(g), s)
+	})
+}
+
+// keepRefreshed checks what a refresh brought (GR-7), as of when it came, and
+// commits token and row together under the row's revision.
+func (a *Agent) keepRefreshed(ctx context.Context, who *acting, b *business, d *delegation, refreshToken Secret) error {
+	now := d.unchecked.Received
+	t, err := readTokenResponse(d.unchecked.Response, d.grant.Scopes)
 	var got Delegation
 	if err == nil {
 		want := DelegationWant{Issuer: b.Metadata.Issuer, InterfaceURL: b.Card.InterfaceURL, ClientID: who.id.Issuer, Scope: t.Scope}
@@ -119,7 +146,7 @@ func (a *Agent) keepRefreshed(ctx context.Context, who *acting, b *business, d *
 			return refuse(StatusNeedsUserAction, ReasonReconnect, "the permission is %s: sign in again", g.State)
 		}
 		g.Scopes, g.TokenExpires = got.Scopes, t.expires(got, now)
-		if err := a.box.put(tx, g.ID, grantPurpose(g), grantSecret{t.AccessToken.Reveal(), t.RefreshToken.Reveal(), got.Subject}); err != nil {
+		if err := a.box.put(tx, g.ID, grantPurpose(g), grantSecret{AccessToken: t.AccessToken.Reveal(), RefreshToken: t.RefreshToken.Reveal(), Subject: got.Subject}); err != nil {
 			return err
 		}
 		return put(tx, g)

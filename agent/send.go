@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"errors"
-	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -41,15 +40,16 @@ type operation struct {
 	exceeds  bool   // AD-9
 	wireID   string // messageId
 	approved *approval
-	asked    bool // an approval was given in this call
+	asked    bool // whether to approve was asked: a pre-confirmation is spent (AP-1)
 
 	stepUps   int
 	missing   []string // of the last step-up
 	restarted bool     // CV-11: one fresh context
 	rounds    int
 
-	message *message
-	result  Result
+	message   *message
+	sentUnder *delegation // what its last attempt carried; nil: nothing
+	result    Result
 }
 
 // gate is one question of PO-5. A *Refusal stops the operation.
@@ -98,11 +98,11 @@ func (a *Agent) send(ctx context.Context, op *operation) error {
 		err := inOrder(ctx, op,
 			a.coverScopes,    // scopes and covering grant (GR-3)
 			a.computeEffect,  // computed effect (AD-5)
-			a.checkEvidence,  // evidence gate (EV-5, EV-6)
+			a.checkHolds,     // evidence gate (EV-5, EV-6), and CV-4 by the effect
 			a.admit,          // admission (AD-1, AD-2)
 			a.askApproval,    // local approval (AP), with AD-9
 			a.askConsent,     // business consent (DA), then AD-9 with the token received
-			a.openContext,    // open context (CV-6)
+			a.openContext,    // open context (CV-6); this and the next ask stillAllowed first
 			a.deliverMessage, // send (CV-2, CV-11)
 		)
 		if !errors.Is(err, errAgain) {
@@ -144,7 +144,7 @@ func (op *operation) finish(ctx context.Context, err error) (Result, error) {
 	switch {
 	case err == nil:
 	case errors.As(err, &refusal):
-		r.Status, r.Reason, r.Detail = refusal.Status, refusal.Reason, RedactText(refusal.text())
+		r.Status, r.Reason, r.Detail = refusal.Status, refusal.Reason, truncate(RedactText(refusal.text()), maxDescription)
 	case ctx.Err() == nil:
 		return *r, err
 	case r.Authorization != nil && r.Authorization.State == authorizationPending: // DA-17
@@ -170,6 +170,26 @@ func (a *Agent) hasBusiness(ctx context.Context, op *operation) error {
 	b, err := a.currentBusiness(ctx, op.caller, op.ref)
 	if b != nil {
 		op.business = b
+	}
+	return err
+}
+
+// stillAllowed asks again, right before the network, what may have changed while
+// a person was asked or something was waited for (PO-7, DI-3).
+func (a *Agent) stillAllowed(ctx context.Context, op *operation) error {
+	return inOrder(ctx, op, a.isAvailable, a.isPreferred, a.isCurrent, a.hasProvider, a.renewTurn)
+}
+
+// isCurrent revalidates a card whose time is over (DI-3). Another revision of it
+// is something else to ask about: its grants have ended (DI-6).
+func (a *Agent) isCurrent(ctx context.Context, op *operation) error {
+	revision := op.business.CardRevision
+	b, err := a.currentBusiness(ctx, op.caller, op.business.ID)
+	if b != nil {
+		op.business = b
+	}
+	if err == nil && b.CardRevision != revision {
+		return errAgain
 	}
 	return err
 }
@@ -217,30 +237,6 @@ func (a *Agent) computeEffect(_ context.Context, op *operation) error {
 	op.result.Effect = &op.effect
 	op.exceeds = op.grant != nil && EffectOfScopes(op.scopes(op.grant.Scopes)) > op.effect
 	return nil
-}
-
-// checkEvidence holds changes back while evidence of this business waits for
-// the owner (EV-5, EV-6).
-func (a *Agent) checkEvidence(ctx context.Context, op *operation) error {
-	if op.effect == EffectInspect {
-		return nil
-	}
-	return a.store.View(ctx, func(tx Tx) error {
-		open, err := find[block](tx, Query{Principal: op.who.principal, States: []string{blockOpen}})
-		if err != nil {
-			return err
-		}
-		ids, err := siblings(tx, op.business)
-		if err != nil {
-			return err
-		}
-		for _, b := range open {
-			if slices.Contains(ids, b.Business) || b.InterfaceURL == op.business.Card.InterfaceURL {
-				return refuse(StatusBlocked, ReasonEvidenceReview, "the evidence of an earlier turn (receipt %s: %s) waits for the owner's review", b.Key, b.Reason)
-			}
-		}
-		return nil
-	})
 }
 
 // admit is AD-1, in its order.

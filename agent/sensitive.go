@@ -13,7 +13,7 @@ var sensitiveTexts = []struct {
 }{
 	{"a private key", regexp.MustCompile(`-----BEGIN [A-Z0-9 ]*PRIVATE KEY`)},
 	{"an API key", regexp.MustCompile(`\b[spr]k[-_](?:[A-Za-z0-9_-]){16,}`)},
-	{"an AWS access key", regexp.MustCompile(`AKIA[0-9A-Z]{16}`)},
+	{"an AWS access key", regexp.MustCompile(`(?:^|[^A-Za-z0-9])AKIA[0-9A-Z]{16}`)},
 	{"a GitHub token", regexp.MustCompile(`gh[A-Za-z]_[A-Za-z0-9]{30,}`)},
 	{"a Slack token", regexp.MustCompile(`xox[A-Za-z]-`)},
 	{"a password", regexp.MustCompile(`(?i)(?:password|passcode|pwd)["']?\s*[:=]\s*\S`)},

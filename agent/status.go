@@ -84,6 +84,9 @@ func (e *Refusal) text() string {
 }
 
 func (a *Agent) counts(ctx context.Context, principal string, n *Counts) error {
+	if err := a.recover(ctx); err != nil {
+		return err
+	}
 	now := a.now()
 	return a.store.View(ctx, func(tx Tx) error {
 		businesses, err := find[business](tx, Query{Principal: principal})
@@ -124,7 +127,7 @@ func (a *Agent) counts(ctx context.Context, principal string, n *Counts) error {
 			}
 		}
 		for _, m := range unknown {
-			if m.blocks() {
+			if m.mayChange() {
 				n.OutcomeUnknown++
 			}
 		}

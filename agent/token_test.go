@@ -14,7 +14,7 @@ func TestTokenVectors(t *testing.T) {
 	type file struct {
 		Given struct {
 			Issuer, Audience, Nonce, Subject string
-			Now                              int64
+			Now                              seconds
 		}
 		Cases []struct {
 			Name     string
@@ -29,7 +29,7 @@ func TestTokenVectors(t *testing.T) {
 		for _, c := range f.Cases {
 			t.Run(c.Name, func(t *testing.T) {
 				got := "ok"
-				if _, err := agent.CheckSignResponse(c.Response, want, time.Unix(g.Now, 0)); errors.Is(err, agent.ErrInvalidToken) {
+				if _, err := agent.CheckSignResponse(c.Response, want, g.Now.time()); errors.Is(err, agent.ErrInvalidToken) {
 					got = "invalid_token"
 				} else if err != nil {
 					t.Fatalf("untyped error %v", err)

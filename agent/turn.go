@@ -50,18 +50,17 @@ func (a *Agent) deliverMessage(ctx context.Context, op *operation) error {
 	if op.approved != nil {
 		m.Approved = op.approved.Digest
 	}
-	op.message = m
 	op.caller.tell(Event{Kind: EventSending, Business: op.business.Card.Name})
 	reply, o, err := a.transmit(ctx, op, m)
-	if err != nil {
-		return err
-	}
-	switch o.State {
-	case OutcomeReplied:
+	switch {
+	case err != nil && m.Attempts == 0:
+		return err // nothing was sent
+	case err != nil:
+	case o.State == OutcomeReplied:
 		err = a.replied(ctx, op, m, reply)
-	case OutcomeAuthRequired:
+	case o.State == OutcomeAuthRequired:
 		err = a.stepUp(op, m, reply.StepUp)
-	case OutcomeRestart:
+	case o.State == OutcomeRestart:
 		err = a.restart(op, m, o)
 	default:
 		err = a.unanswered(op, m, reply, o)
@@ -78,32 +77,24 @@ func (a *Agent) deliverMessage(ctx context.Context, op *operation) error {
 // the same id and the same bytes every time. An error is a *Refusal that nothing
 // was sent, errAgain, or of the journal.
 func (a *Agent) transmit(ctx context.Context, op *operation, m *message) (Reply, Outcome, error) {
+	if err := a.stillAllowed(ctx, op); err != nil {
+		return Reply{}, Outcome{}, err
+	}
 	if err := a.prepare(op, m); err != nil {
 		return Reply{}, Outcome{}, err
 	}
-	var d *delegation
-	if m.Grant != "" {
-		var err error
-		if d, err = a.delegationFor(ctx, op.caller, op.who, op.business, m.Grant); err != nil {
-			return a.neverSent(ctx, op, m, err)
-		}
-		if !covers(d.grant.Scopes, m.Scopes) { // GR-7: it was narrowed
-			return a.neverSent(ctx, op, m, errAgain)
-		}
-		op.grant = d.grant
-	}
-	turn := Turn{Effect: m.Effect, ContextID: m.ContextID, Delegated: d != nil}
+	turn := Turn{Effect: m.Effect, ContextID: m.ContextID, Delegated: m.Grant != ""}
 	rejected, rated, silent := false, 0, 0
 	for {
-		token, reused, err := a.paToken(ctx, op.who, op.audience, rejected)
-		if err != nil {
-			if turn.Reconciling {
-				return Reply{}, Outcome{State: OutcomeUnknown, Reason: or(ReasonOf(err), ReasonStillProcessing)}, nil
-			}
-			return a.neverSent(ctx, op, m, err)
+		token, reused, d, err := a.credentials(ctx, op, m, rejected)
+		if err == nil {
+			err = a.markSending(op, m, turn.Reconciling)
 		}
-		if err := a.markSending(op, m); err != nil {
-			return Reply{}, Outcome{}, err
+		switch {
+		case err != nil && turn.Reconciling: // CV-15
+			return Reply{}, Outcome{State: OutcomeUnknown, Reason: or(ReasonOf(err), ReasonStillProcessing)}, nil
+		case err != nil:
+			return a.neverSent(ctx, op, m, err)
 		}
 		reply, retryAfter, o := a.attempt(ctx, op, m, turn, token, d)
 		switch {
@@ -145,12 +136,28 @@ func (a *Agent) transmit(ctx context.Context, op *operation, m *message) (Reply,
 	}
 }
 
+// credentials are what an attempt carries. A wait may have outlived the one
+// before, so each attempt asks for them (GR-5, SG-7).
+func (a *Agent) credentials(ctx context.Context, op *operation, m *message, fresh bool) (token PAToken, reused bool, d *delegation, err error) {
+	if m.Grant != "" {
+		if d, err = a.delegationFor(ctx, op.caller, op.who, op.business, m.Grant); err != nil {
+			return token, false, nil, err
+		}
+		if !covers(d.grant.Scopes, m.Scopes) { // GR-7: it was narrowed
+			return token, false, nil, errAgain
+		}
+		op.grant, op.sentUnder = d.grant, d
+	}
+	token, reused, err = a.paToken(ctx, op.who, op.audience, fresh)
+	return token, reused, d, err
+}
+
 // pause waits before the next attempt, the lease renewed; false if the caller
 // left.
 func (a *Agent) pause(ctx context.Context, op *operation, m *message, d time.Duration, why string) bool {
 	at := a.now().Add(d)
 	op.caller.tell(Event{Kind: EventWaiting, Business: op.business.Card.Name, Detail: why, Until: at})
-	if err := a.journal(op, m, func() error { return nil }); err != nil {
+	if err := a.journal(op, m, func(Tx) error { return nil }); err != nil {
 		return false
 	}
 	return a.wait(ctx, at) == nil
@@ -168,16 +175,21 @@ func (a *Agent) prepare(op *operation, m *message) error {
 		State: messagePrepared, Created: a.now(),
 	}
 	m.Body, m.BodyDigest, m.ContextID = string(body), digest(body), c.ContextID
-	m.CardRevision, m.ProviderRevision = op.business.CardRevision, op.provider
+	m.CardRevision, m.ProviderRevision, m.SendURL = op.business.CardRevision, op.provider, op.business.Card.SendURL()
 	m.Authority = digest(fmt.Appendf(nil, "pact-authority/1\n%s\n%s\n%s\n%d\n%d\n%s\n%s\n%s\n",
-		op.who.binding.ID, op.who.id.Issuer, op.business.Card.SendURL(), m.CardRevision, m.ProviderRevision,
+		op.who.binding.ID, op.who.id.Issuer, m.SendURL, m.CardRevision, m.ProviderRevision,
 		m.Grant, m.Effect, strings.Join(m.Scopes, " ")))
-	return a.journal(op, m, func() error { return nil })
+	if !m.Introduction {
+		op.message = m
+	}
+	return a.journal(op, m, func(Tx) error { return nil })
 }
 
 // markSending is the last thing before the network (CV-2): the approval and the
-// bytes are checked once more (AP-3).
-func (a *Agent) markSending(op *operation, m *message) error {
+// bytes are checked once more (AP-3), and what holds the message back, in the
+// transaction after which it holds others back (CV-4, EV-6). Asking again for the
+// reply of what was sent is held back by nothing.
+func (a *Agent) markSending(op *operation, m *message, reconciling bool) error {
 	if digest([]byte(m.Body)) != m.BodyDigest {
 		return refuse(StatusFailed, ReasonInvalidInput, "the message changed after it was prepared")
 	}
@@ -187,7 +199,12 @@ func (a *Agent) markSending(op *operation, m *message) error {
 			return refuse(StatusApprovalRequired, ReasonApprovalRequired, "the message is not the one that was approved")
 		}
 	}
-	return a.journal(op, m, func() error {
+	return a.journal(op, m, func(tx Tx) error {
+		if !reconciling {
+			if err := a.heldBack(tx, op, m.Effect, m.ID); err != nil {
+				return err
+			}
+		}
 		m.State = messageSending
 		m.Attempts++
 		if m.Sent.IsZero() {
@@ -200,11 +217,11 @@ func (a *Agent) markSending(op *operation, m *message) error {
 
 // journal changes a message and its conversation together, and renews both
 // leases. It does not follow the caller's context: what happened is written down.
-func (a *Agent) journal(op *operation, m *message, change func() error) error {
+func (a *Agent) journal(op *operation, m *message, change func(Tx) error) error {
 	return a.store.Update(context.Background(), func(tx Tx) error {
 		m.lease(op.owner, a.now().Add(a.params.TurnLease))
 		return a.changeInWith(tx, op, func() error {
-			if err := change(); err != nil {
+			if err := change(tx); err != nil {
 				return err
 			}
 			return put(tx, m)
@@ -236,7 +253,7 @@ func (a *Agent) neverSent(ctx context.Context, op *operation, m *message, cause 
 		state, reason = messageCancelled, ReasonUserCancelled
 		cause = refuse(StatusCancelled, ReasonUserCancelled, "nothing was sent")
 	}
-	err := a.journal(op, m, func() error {
+	err := a.journal(op, m, func(Tx) error {
 		if m.Attempts > 0 { // an attempt before this one was refused
 			state = messageFailed
 		}
@@ -260,7 +277,7 @@ func (a *Agent) attempt(ctx context.Context, op *operation, m *message, turn Tur
 		header.Set("X-A2A-User-Delegation", "Bearer "+d.token.Reveal())
 	}
 	resp, err := a.do(ctx, egress.Request{
-		Purpose: egress.Message, Method: "POST", URL: op.business.Card.SendURL(), Header: header, Body: []byte(m.Body),
+		Purpose: egress.Message, Method: "POST", URL: m.SendURL, Header: header, Body: []byte(m.Body),
 	})
 	if err != nil {
 		return Reply{}, "", ClassifyError(err, turn)
@@ -271,7 +288,7 @@ func (a *Agent) attempt(ctx context.Context, op *operation, m *message, turn Tur
 
 // unanswered records and reports an attempt that brought no reply.
 func (a *Agent) unanswered(op *operation, m *message, reply Reply, o Outcome) error {
-	err := a.journal(op, m, func() error {
+	err := a.journal(op, m, func(Tx) error {
 		m.State, m.Reason = stateOf(o), o.Reason
 		m.release()
 		c := op.conversation
@@ -295,7 +312,9 @@ func (a *Agent) unanswered(op *operation, m *message, reply Reply, o Outcome) er
 		if err := a.endGrantByID(context.Background(), op.who.principal, op.grant.ID, grantInvalid, ReasonDelegationGone); err != nil {
 			return err
 		}
-		return refuse(StatusNeedsUserAction, ReasonReconnect, "the business does not accept the permission any more: sign in again")
+		if o.State != OutcomeUnknown { // CV-15: of the message it may say nothing
+			return refuse(StatusNeedsUserAction, ReasonReconnect, "the business does not accept the permission any more: sign in again")
+		}
 	}
 	detail := reply.ErrorText
 	if detail == "" && reply.Status != 0 {
@@ -323,7 +342,7 @@ func (a *Agent) unanswered(op *operation, m *message, reply Reply, o Outcome) er
 // stepUp answers a task that waits for consent (CV-13). Its own link is ignored
 // (DA-18).
 func (a *Agent) stepUp(op *operation, m *message, s StepUp) error {
-	err := a.journal(op, m, func() error {
+	err := a.journal(op, m, func(Tx) error {
 		m.State = messageAuthRequired
 		m.release()
 		op.adoptContext(s.ContextID)
@@ -334,8 +353,8 @@ func (a *Agent) stepUp(op *operation, m *message, s StepUp) error {
 		return err
 	}
 	missing := slices.Sorted(slices.Values(s.MissingScopes))
-	op.result.MissingScopes = missing
-	op.caller.tell(Event{Kind: EventStepUp, Business: op.business.Card.Name, Detail: strings.Join(missing, " ")})
+	op.result.MissingScopes = shown(missing)
+	op.caller.tell(Event{Kind: EventStepUp, Business: op.business.Card.Name, Detail: strings.Join(op.result.MissingScopes, " ")})
 	switch {
 	case len(missing) == 0:
 		return refuse(StatusUnsupported, ReasonStepUpUnsupported, "the business asks for permissions without naming them")
@@ -353,6 +372,15 @@ func (a *Agent) stepUp(op *operation, m *message, s StepUp) error {
 	return errAgain
 }
 
+// shown is a list of the business's as it may be shown: short, and redacted.
+func shown(names []string) []string {
+	out := slices.Clone(names[:min(len(names), maxRequired)])
+	for i, s := range out {
+		out[i] = RedactText(truncate(s, maxScopeID))
+	}
+	return out
+}
+
 // restart begins a fresh context, once: the business closed the old one and ran
 // nothing (CV-11).
 func (a *Agent) restart(op *operation, m *message, o Outcome) error {
@@ -361,7 +389,7 @@ func (a *Agent) restart(op *operation, m *message, o Outcome) error {
 		return a.unanswered(op, m, Reply{ErrorText: "the business closed the conversation"}, o)
 	}
 	op.restarted = true
-	err := a.journal(op, m, func() error {
+	err := a.journal(op, m, func(Tx) error {
 		m.State, m.Reason = messageSuperseded, ReasonContextClosed
 		m.release()
 		op.conversation.ContextID, op.conversation.Account = "", ""

@@ -131,8 +131,15 @@ func TestURLSpellings(t *testing.T) {
 		{"https://172.32.0.1/", "", true},
 		{"https://192.168.1/", "UR-3", false},
 		{"https://192.168.257/", "UR-3", false},
-		{"https://224.0.0.1/", "UR-3", false},
-		{"https://255.255.255.255/", "UR-3", false},
+		// Never a business, and for the connection to refuse (UR-5): TestForbiddenAddr.
+		{"https://224.0.0.1/", "", true},
+		{"https://255.255.255.255/", "", true},
+		{"https://198.18.0.1/", "", true},
+		{"https://192.0.0.8/", "", true},
+		{"https://[100::1]/", "", true},
+		{"https://[2001::1]/", "", true},
+		{"https://[64:ff9b:1::1]/", "", true},
+		{"https://[64:ff9b::224.0.0.1]/", "", true},
 		{"https://8.8.8.8/", "", true},
 		{"https://134744072/", "", true}, // 8.8.8.8
 		{"https://1.2.3.4.5/", "UR-1", false},
@@ -148,8 +155,8 @@ func TestURLSpellings(t *testing.T) {
 		{"https://[fe80::1]/", "UR-3", false},
 		{"https://[fe80::1%25eth0]/", "UR-3", false},
 		{"https://[febf::1]/", "UR-3", false},
-		{"https://[fec0::1]/", "UR-3", false},
-		{"https://[ff02::1]/", "UR-3", false},
+		{"https://[fec0::1]/", "", true},
+		{"https://[ff02::1]/", "", true},
 		{"https://[::ffff:10.0.0.1]/", "UR-3", false},
 		{"https://[::ffff:a9fe:a9fe]/", "UR-3", false},
 		{"https://[::10.0.0.1]/", "UR-3", false},
@@ -158,6 +165,8 @@ func TestURLSpellings(t *testing.T) {
 		{"https://[2002:a00:1::]/", "UR-3", false},
 		{"https://[2002:7f00:1::]/", "UR-3", false},
 		{"https://[2001:0:a00:1::]/", "UR-3", false},
+		{"https://[2001:0:808:808::f5ff:fffe]/", "UR-3", false}, // Teredo of 10.0.0.1
+		{"https://[2001:db8:0:1:0:5efe:a00:1]/", "UR-3", false}, // ISATAP
 		{"https://[2606:4700::1111]/", "", true},
 		{"https://[64:ff9b::8.8.8.8]/", "", true},
 		{"https://[::ffff:8.8.8.8]/", "", true},
@@ -225,7 +234,8 @@ func TestOrigin(t *testing.T) {
 func TestForbiddenAddr(t *testing.T) {
 	for addr, want := range map[string]bool{
 		"127.0.0.1": true, "::1": true, "10.0.0.1": true, "::ffff:192.168.0.1": true, "fe80::1%eth0": true,
-		"198.18.0.1": true, "192.0.0.8": true, "64:ff9b:1::1": true, "100::1": true,
+		"198.18.0.1": true, "192.0.0.8": true, "64:ff9b:1::1": true, "100::1": true, "2001::1": true,
+		"224.0.0.1": true, "255.255.255.255": true, "fec0::1": true, "ff02::1": true, "64:ff9b::224.0.0.1": true,
 		"2001:db8:0:1:0:5efe:a00:1": true, "2001:0:808:808::f5ff:fffe": true,
 		"8.8.8.8": false, "2606:4700::1": false, "2001:db8:0:1:0:5efe:808:808": false,
 	} {
@@ -257,8 +267,10 @@ func FuzzURL(f *testing.F) {
 		if u.Scheme != "https" || u.User != nil || u.Fragment != "" || agent.Origin(u) == "" {
 			t.Fatalf("%q passes", raw)
 		}
-		if a, err := netip.ParseAddr(u.Hostname()); err == nil && agent.ForbiddenAddr(a, false) {
-			t.Fatalf("%q passes with address %v", raw, a)
+		if a, err := netip.ParseAddr(u.Hostname()); err == nil {
+			if a := a.WithZone("").Unmap(); a.IsPrivate() || a.IsLoopback() || a.IsUnspecified() || a.IsLinkLocalUnicast() {
+				t.Fatalf("%q passes with address %v", raw, a)
+			}
 		}
 		if _, err := (agent.URLRules{Development: true}).Check(raw); err != nil {
 			t.Fatalf("%q: development refuses what production admits: %v", raw, err)

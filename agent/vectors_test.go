@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 )
 
 // vectors decodes testdata/name and the file of that name in every directory
@@ -27,6 +28,36 @@ func vectors[T any](t *testing.T, name string, test func(t *testing.T, file T)) 
 			t.Fatalf("%s: %v", filepath.Join(dir, name), err)
 		}
 		t.Run(filepath.Base(dir), func(t *testing.T) { test(t, file) })
+	}
+}
+
+// seconds are Unix seconds in a vector file: a JSON number of whole seconds,
+// however it is written.
+type seconds int64
+
+func (s *seconds) UnmarshalJSON(data []byte) error {
+	var f float64
+	if err := json.Unmarshal(data, &f); err != nil {
+		return err
+	}
+	if *s = seconds(f); float64(*s) != f {
+		return errors.New("not whole seconds")
+	}
+	return nil
+}
+
+func (s seconds) time() time.Time { return time.Unix(int64(s), 0) }
+
+// TestSeconds covers the spellings of given.now.
+func TestSeconds(t *testing.T) {
+	for _, written := range []string{"1800000000", "1800000000.0", "1.8e9"} {
+		var s seconds
+		if err := json.Unmarshal([]byte(written), &s); err != nil || s.time().Unix() != 1800000000 {
+			t.Errorf("%s: %d, %v", written, s, err)
+		}
+	}
+	if err := json.Unmarshal([]byte("1.5"), new(seconds)); err == nil {
+		t.Error("half a second passes")
 	}
 }
 

@@ -80,7 +80,7 @@ func (r Rules) Check(raw string) (*url.URL, error) {
 		return nil, &RuleError{"UR-1", "the scheme is not https"}
 	}
 	for _, a := range h.addrs {
-		if ForbiddenAddr(a, r.Development) {
+		if internalAddr(a, r.Development) {
 			return nil, &RuleError{"UR-3", "the host is an internal address"}
 		}
 	}
@@ -271,14 +271,18 @@ func forbiddenName(name string) bool {
 	return name == "metadata" || name == "instance-data" || strings.HasSuffix(name, ".internal")
 }
 
-// forbidden lists UR-3's classes and, below the line, others that are never a
-// business: multicast, reserved, benchmarking, local translation.
-var forbidden = prefixes(
-	"0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "169.254.0.0/16", "172.16.0.0/12", "192.168.0.0/16",
-	"::/128", "fc00::/7", "fe80::/10",
-
-	"192.0.0.0/24", "198.18.0.0/15", "224.0.0.0/4", "240.0.0.0/4",
-	"64:ff9b:1::/48", "100::/64", "fec0::/10", "ff00::/8",
+// internal are UR-3's classes, which no URL may name. unconnected are others that
+// are never a business: multicast, reserved, benchmarking, local translation, an
+// incomplete Teredo. A URL may name them, and nothing connects to them.
+var (
+	internal = prefixes(
+		"0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "169.254.0.0/16", "172.16.0.0/12", "192.168.0.0/16",
+		"::/128", "fc00::/7", "fe80::/10",
+	)
+	unconnected = prefixes(
+		"192.0.0.0/24", "198.18.0.0/15", "224.0.0.0/4", "240.0.0.0/4",
+		"64:ff9b:1::/48", "100::/64", "2001::/64", "fec0::/10", "ff00::/8",
+	)
 )
 
 func prefixes(s ...string) []netip.Prefix {
@@ -289,26 +293,37 @@ func prefixes(s ...string) []netip.Prefix {
 	return out
 }
 
-// ForbiddenAddr reports whether the agent must not connect to a (UR-3, UR-5).
-// Loopback is forbidden unless development. Zones are ignored. IPv6 that
-// carries an IPv4 address (mapped, compatible, NAT64, 6to4, Teredo, ISATAP) is
-// forbidden if that address is.
+// ForbiddenAddr reports whether the agent must not connect to a (UR-5): UR-3's
+// classes, and others that are never a business. Loopback is forbidden unless
+// development. Zones are ignored. IPv6 that carries an IPv4 address (mapped,
+// compatible, NAT64, 6to4, Teredo, ISATAP) is forbidden if that address is.
 func ForbiddenAddr(a netip.Addr, development bool) bool {
+	return within(a, development, internal, unconnected)
+}
+
+// internalAddr reports whether a URL must not name a (UR-3).
+func internalAddr(a netip.Addr, development bool) bool {
+	return within(a, development, internal)
+}
+
+func within(a netip.Addr, development bool, classes ...[]netip.Prefix) bool {
 	if !a.IsValid() {
 		return true
 	}
-	a = embedded(a.WithZone(""))
+	a = embedded(a)
 	if a.IsLoopback() {
 		return !development
 	}
-	for _, p := range forbidden {
-		if p.Contains(a) {
-			return true
+	for _, class := range classes {
+		for _, p := range class {
+			if p.Contains(a) {
+				return true
+			}
 		}
 	}
 	for _, v4 := range tunnelled(a) {
 		// Tunnels never lead to loopback, not even in development.
-		if ForbiddenAddr(v4, false) {
+		if within(v4, false, classes...) {
 			return true
 		}
 	}
@@ -340,7 +355,11 @@ func tunnelled(a netip.Addr) []netip.Addr {
 	case sixToFour.Contains(a):
 		return []netip.Addr{v4(2, 0)}
 	case teredo.Contains(a):
-		return []netip.Addr{v4(4, 0), v4(12, 0xff)}
+		client, server := v4(12, 0xff), v4(4, 0)
+		if server.IsUnspecified() { // not a tunnel
+			return nil
+		}
+		return []netip.Addr{server, client}
 	case b[8]&^3 == 0 && b[9] == 0 && b[10] == 0x5e && b[11] == 0xfe: // ISATAP, RFC 5214
 		return []netip.Addr{v4(12, 0)}
 	}

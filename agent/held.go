@@ -1,0 +1,83 @@
+package agent
+
+import (
+	"context"
+	"slices"
+)
+
+// mayChange reports a message that may have an effect at its business.
+// Introductions and inspections have none (CV-4).
+func (m *message) mayChange() bool { return !m.Introduction && m.Effect != EffectInspect }
+
+// checkHolds asks what holds an operation back before the owner is asked about
+// it. markSending asks it again in its transaction: others may have sent meanwhile.
+func (a *Agent) checkHolds(ctx context.Context, op *operation) error {
+	return a.store.View(ctx, func(tx Tx) error { return a.heldBack(tx, op, op.effect, "") })
+}
+
+// heldBack is what holds an operation of an effect back: an operation whose end
+// is open (CV-4), and, if it may change something, evidence that waits for the
+// owner (EV-5, EV-6). self is the id of the operation's own message.
+func (a *Agent) heldBack(tx Tx, op *operation, effect Effect, self string) error {
+	if err := a.unresolved(tx, op, effect, self); err != nil || effect == EffectInspect {
+		return err
+	}
+	there, err := sameBusiness(tx, op.business)
+	if err != nil {
+		return err
+	}
+	open, err := find[block](tx, Query{Principal: op.who.principal, States: []string{blockOpen}})
+	if err != nil {
+		return err
+	}
+	for _, b := range open {
+		if there(b.Business, Card{InterfaceURL: b.InterfaceURL}.SendURL()) {
+			return refuse(StatusBlocked, ReasonEvidenceReview, "changes here are held back: the evidence of an earlier turn is %s. "+
+				"Look at it with pactctl receipts show %s; pactctl receipts verify %s tries again if it could not be verified. Inspections still work", b.Reason, b.Key, b.Key)
+		}
+	}
+	return nil
+}
+
+// unresolved is CV-4, for each way to the business. What is being sent this
+// moment lets an inspection pass.
+func (a *Agent) unresolved(tx Tx, op *operation, effect Effect, self string) error {
+	there, err := sameBusiness(tx, op.business)
+	if err != nil {
+		return err
+	}
+	open, err := find[message](tx, Query{Principal: op.who.principal, States: []string{messageSending, messageUnknown}})
+	if err != nil {
+		return err
+	}
+	for _, m := range open {
+		switch {
+		case m.ID == self || !m.mayChange() || !there(m.Business, m.SendURL):
+		case m.State == messageUnknown || !a.now().Before(m.LeaseUntil): // RS-1
+			return refuse(StatusBlocked, ReasonUnresolved, "it is not known whether message %s was carried out, so nothing more is sent there. "+
+				"See what it was with pactctl conversations show %s and ask the business in another way what became of it, without repeating it", m.ID, m.Conversation)
+		case effect != EffectInspect:
+			return refuse(StatusBlocked, ReasonBusy, "message %s is being sent there: wait until its end is known", m.ID)
+		}
+	}
+	return nil
+}
+
+// sameBusiness tells whether something belongs to a business, by whichever of
+// its cards: what holds one way to an interface back holds them all. What was sent
+// is known by where it went, for a card may change or turn unsupported.
+func sameBusiness(tx Tx, b *business) (func(id, sendURL string) bool, error) {
+	all, err := find[business](tx, Query{Principal: b.Principal})
+	if err != nil {
+		return nil, err
+	}
+	url, ids := b.Card.SendURL(), []string{b.ID}
+	for _, o := range all {
+		if url != "" && o.Card.SendURL() == url {
+			ids = append(ids, o.ID)
+		}
+	}
+	return func(id, sendURL string) bool {
+		return slices.Contains(ids, id) || sendURL != "" && sendURL == url
+	}, nil
+}
