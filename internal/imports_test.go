@@ -15,12 +15,13 @@ const module = "github.com/pactsigner/pactsigner/"
 // mayImport is the house's table: what each part may import of ours. A part is
 // the longest listed prefix of a package's path. Tests may import more.
 var mayImport = map[string][]string{
-	"cmd/signer":      {"internal/config", "internal/server", "signer"},
-	"cmd/pactctl":     {"agent", "sandbox", "proto", "signer", "internal/config", "internal/server", "internal/audit", "jwks"},
+	"cmd/signer":      {"internal/build", "internal/config", "internal/server", "signer"},
+	"cmd/pactctl":     {"agent", "sandbox", "proto", "signer", "internal/build", "internal/config", "internal/server", "internal/audit", "jwks"},
 	"internal/server": {"internal/config", "internal/store", "internal/audit", "signer", "custody", "jwks", "rotation", "killswitch", "proto"},
 	"internal/config": {"signer", "rotation", "killswitch"},
 	"internal/store":  {"signer", "rotation", "killswitch", "internal/audit"},
 	"internal/audit":  {},
+	"internal/build":  {},
 	"proto":           {},
 	"signer":          {"custody", "jwks", "rotation", "killswitch", "proto", "internal/audit"},
 	"custody":         {"jwks"},

@@ -3,6 +3,7 @@ package signer
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"time"
 
@@ -120,7 +121,16 @@ func (a *Admin) rotate(ctx context.Context, i Issuer, action, reason string, ask
 	e := a.entry(ctx, action, i.URL, plan.KID, reason)
 	e.Detail["algorithm"] = string(plan.Algorithm)
 	if ask.Emergency {
-		e.Detail["emergency"], e.Detail["revoked"] = "true", ask.Compromised
+		e.Detail["emergency"] = "true"
+	}
+	var revoked []string
+	for _, x := range plan.Events {
+		if x.Kind == rotation.EventRevoke && !slices.Contains(revoked, x.KID) {
+			revoked = append(revoked, x.KID)
+		}
+	}
+	if len(revoked) > 0 {
+		e.Detail["revoked"] = strings.Join(revoked, " ")
 	}
 	if err := a.cfg.Store.AppendAudit(ctx, e); err != nil {
 		_ = a.failure(ctx, action, err)
@@ -164,7 +174,7 @@ func adminRotationError(i Issuer, err error) error {
 	switch {
 	case errors.As(err, &early):
 		return adminRefuse(codes.FailedPrecondition, "TOO_EARLY", map[string]string{"at": early.At.UTC().Format(time.RFC3339), "kid": early.KID},
-			"too early: key %s is still on its way, and verifiers need its lead; repeat at %s or later", early.KID, early.At.UTC().Format(time.RFC3339))
+			"too early: key %s is still on its way, and verifiers need its lead; repeat at %s or later", early.KID, adminClock(early.At))
 	case errors.As(err, &frozen):
 		return adminRefuse(codes.FailedPrecondition, "FROZEN", map[string]string{"at": frozen.At.UTC().Format(time.RFC3339), "kid": frozen.KID},
 			"the time at which key %s signs is frozen, for replicas rely on it: wait until it signs, or revoke it with --emergency", frozen.KID)
@@ -192,6 +202,9 @@ func (a *Admin) keyStatus(i Issuer, s *signerv1.IssuerStatus) {
 		s.NextSignAt = adminStamp(k.SignAt)
 	}
 }
+
+// adminClock is a time in a text for people. Members and metadata have RFC 3339.
+func adminClock(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 MST") }
 
 // adminMessage is an error's text on one line.
 func adminMessage(err error) string {

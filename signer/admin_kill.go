@@ -141,7 +141,7 @@ func (a *Admin) withdraw(ctx context.Context, scope killswitch.Scope, reason str
 			latest = until
 			continue
 		}
-		resp.Notes = append(resp.Notes, fmt.Sprintf("The keys of %s are withdrawn. A verifier that cached them accepts their tokens until %s at the latest; a fresh key is published.", i.URL, accepted.UTC().Format(time.RFC3339)))
+		resp.Notes = append(resp.Notes, fmt.Sprintf("The keys of %s are withdrawn. A verifier that cached them accepts their tokens until %s at the latest; a fresh key is published.", i.URL, adminClock(accepted)))
 		latest = adminLatest(latest, accepted)
 	}
 	if latest.Before(until) {

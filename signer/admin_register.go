@@ -83,11 +83,20 @@ func (a *Admin) RegisterProvider(ctx context.Context, req *signerv1.RegisterProv
 	if err := a.cfg.Store.AppendAudit(ctx, e); err != nil { // before it is used
 		return nil, err
 	}
+	var resp *signerv1.RegisterProviderResponse
 	answer, err := a.postRegistration(ctx, target, epoch, endpoint, token, req.Name, adminJWKSURI(i.URL))
+	if err == nil {
+		resp, err = answer.response(i.URL, endpoint)
+	}
 	if err != nil {
+		e := a.entry(ctx, "provider.register.failed", i.URL, endpoint, "")
+		e.Detail["name"], e.Detail["jti"], e.Detail["error"] = req.Name, id, adminShorten(adminMessage(err), 200)
+		if logErr := a.cfg.Store.AppendAudit(context.WithoutCancel(ctx), e); logErr != nil {
+			_ = a.failure(ctx, "RegisterProvider", logErr) // the Provider's answer matters more
+		}
 		return nil, err
 	}
-	return answer.response(i.URL, endpoint)
+	return resp, nil
 }
 
 // adminKilled puts a refusal of the guard into words.

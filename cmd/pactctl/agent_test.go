@@ -162,7 +162,7 @@ func TestAgentCommands(t *testing.T) {
 	}
 	// On one the link is on stderr, and the command goes on once the person is through.
 	code, stdout, stderr = b.run(true, "", "send", "--business", air, "--message", "Show my upcoming flights", "-o", "json")
-	if code != 0 || !strings.Contains(stdout, `"verified"`) || strings.Contains(stdout, "login?") || !strings.Contains(stderr, "Open  http") || !strings.Contains(stderr, "█") {
+	if code != 0 || !strings.Contains(stdout, `"verified"`) || strings.Contains(stdout, "login?") || !strings.Contains(stderr, "Open  http") {
 		t.Fatalf("exit %d\n%s%s", code, stdout, stderr)
 	}
 
@@ -185,8 +185,14 @@ func TestAgentCommands(t *testing.T) {
 		t.Fatalf("exit %d\n%s%s", code, stdout, stderr)
 	}
 
-	if v := b.json(false, 0, "receipts", "verify"); len(v["receipts"].([]any)) != 2 {
-		t.Errorf("receipts %v", v)
+	checked := b.json(false, 0, "receipts", "verify")["receipts"].([]any)
+	if len(checked) != 2 {
+		t.Errorf("receipts %v", checked)
+	}
+	for _, r := range checked {
+		if r := r.(map[string]any); r["verdict"] != "verified" || r["recheck"].(map[string]any)["verdict"] != "verified" {
+			t.Errorf("receipt %v", r)
+		}
 	}
 	grants := b.json(false, 0, "grants")["grants"].([]any)
 	id := grants[0].(map[string]any)["id"].(string)
@@ -202,6 +208,10 @@ func TestAgentCommands(t *testing.T) {
 		if code, stdout, stderr := b.run(false, "", args...); code != 0 || strings.Count(stdout, "\n") < 1 || stderr != "" {
 			t.Errorf("%v: exit %d\n%s%s", args, code, stdout, stderr)
 		}
+	}
+	// AP-1: --yes is no standing approval.
+	if code, stdout, stderr := b.run(false, "Rebook me\n", "chat", air, "--yes"); code != 2 || stdout != "" || !strings.Contains(stderr, "--yes") {
+		t.Errorf("chat --yes: exit %d\n%s%s", code, stdout, stderr)
 	}
 	code, stdout, stderr = b.run(false, "Where is Woolf?\n\nAnd Joyce?\n/quit\n", "chat", books)
 	if code != 0 || len(strings.TrimSpace(stdout)) == 0 {

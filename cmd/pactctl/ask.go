@@ -3,12 +3,18 @@ package main
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 )
 
-// confirm asks a person a yes-or-no question on stderr. It returns nil for yes.
-// --yes answers it; without a person to ask, the error ends with exit code 3.
+// errDeclined is what a question ends with that a person did not answer with y: the
+// command failed, exit code 1.
+var errDeclined = errors.New("declined: nothing was done")
+
+// confirm asks a person a yes-or-no question on stderr. It returns nil for yes and
+// errDeclined for all else. --yes answers it; without a person to ask, the error ends
+// with exit code 3.
 func (a *app) confirm(ctx context.Context, question string) error {
 	if a.yes {
 		return nil
@@ -16,7 +22,7 @@ func (a *app) confirm(ctx context.Context, question string) error {
 	if !a.person {
 		return actf("%s Nothing was done: answer with --yes, or run it on a terminal", question)
 	}
-	fmt.Fprintf(a.stderr, "%s [y/N] ", question)
+	fmt.Fprintf(a.stderr, "%s ", strings.Join(wrap(question+" [y/N]", columns-1), "\n"))
 
 	type answer struct {
 		line string
@@ -39,6 +45,6 @@ func (a *app) confirm(ctx context.Context, question string) error {
 		if ans.err != nil {
 			fmt.Fprintln(a.stderr)
 		}
-		return actf("nothing was done: the question was not answered with y")
+		return errDeclined
 	}
 }

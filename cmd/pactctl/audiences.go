@@ -65,7 +65,7 @@ func newAudiencesSetCmd(a *app, t *target) *cobra.Command {
 mapped already gets the new audience; an audience that another origin has is
 refused.`,
 		Example: `  pactctl audiences set https://provider.example.com pact:provider
-  pactctl audiences set https://provider.example.com pact:provider --reason "ticket 7"`,
+  pactctl audiences set https://provider.example.com pact:new --reason "moved"`,
 		Args: cobra.ExactArgs(2),
 	}
 	cmd.Flags().StringVar(&req.Reason, "reason", "", "why, for the audit log")
@@ -76,7 +76,7 @@ refused.`,
 			if err != nil {
 				return err
 			}
-			return a.print(messageJSON(x), func(p *printer) { p.line("%s has audience %s.", x.Origin, x.Audience) })
+			return a.print(messageJSON(x), func(p *printer) { p.say(0, "%s has audience %s.", x.Origin, x.Audience) })
 		})
 	}
 	return cmd
@@ -102,7 +102,7 @@ func newAudiencesRemoveCmd(a *app, t *target) *cobra.Command {
 			if _, err := s.RemoveAudience(ctx, &req); err != nil {
 				return err
 			}
-			return a.print(object{{"origin", args[0]}, {"removed", true}}, func(p *printer) { p.line("%s is forgotten.", args[0]) })
+			return a.print(object{{"origin", args[0]}, {"removed", true}}, func(p *printer) { p.say(0, "%s is forgotten.", args[0]) })
 		})
 	}
 	return cmd

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strings"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -59,17 +60,17 @@ pactctl audit verify --file can check anywhere.`,
 	}
 }
 
-// printAudit writes two or more lines an entry, so that ids stand whole.
+// printAudit writes several lines an entry, so that ids stand whole.
 func printAudit(p *printer, entries []*signerv1.AuditEntry) {
 	for _, e := range entries {
-		p.line("%5d  %s  %s  %s", e.Seq, when(e.Time).In(p.zone).Format("2006-01-02 15:04:05"), e.Actor, e.Action)
-		for _, s := range []string{e.Target, e.Issuer} {
-			if s != "" {
-				p.line("       %s", s)
-			}
+		p.line("%5d  %s  %s", e.Seq, p.clock(when(e.Time), toSecond), e.Action)
+		p.line("       by %s", e.Actor)
+		p.say(7, "%s", e.Target)
+		if !strings.HasSuffix(e.Target, " of "+e.Issuer) { // as a switch's target names it
+			p.say(7, "%s", e.Issuer)
 		}
 		for _, k := range slices.Sorted(maps.Keys(e.Detail)) {
-			p.line("       %s: %s", k, e.Detail[k])
+			p.say(7, "%s: %s", k, e.Detail[k])
 		}
 		p.paragraph(e.Reason, 7)
 	}

@@ -20,11 +20,15 @@ func newAuthorizeCmd(a *app) *cobra.Command {
 link is shown and the end of the sign-in waited for; elsewhere the sign-in is
 left pending and the exit code is 3.`,
 		Example: `  pactctl authorize larkline.example --scope flights:upcoming:read
-  pactctl authorize larkline.example --scope flights:rebook --purpose "move my Friday flight"`,
+  pactctl authorize larkline.example --scope flights:rebook \
+      --purpose "move my Friday flight"`,
 		Args: cobra.ExactArgs(1),
 	}
 	p := newProfile(a, cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(req.Scopes) == 0 {
+			return usagef("--scope ID is required: pactctl discover lists the permissions of a business")
+		}
 		req.Business = args[0]
 		return p.with(cmd.Context(), func(ctx context.Context, ag *agent.Agent, c agent.Caller) error {
 			r, err := ag.Authorize(ctx, c, req)
@@ -41,7 +45,7 @@ left pending and the exit code is 3.`,
 
 func printGranted(p *printer, r agent.Result) {
 	if g := r.Grant; g != nil {
-		p.line("%s allows: %s", g.BusinessName, strings.Join(g.Scopes, " "))
+		p.say(0, "%s allows: %s", g.BusinessName, strings.Join(g.Scopes, " "))
 		p.fields("grant", g.ID, "until", p.at(g.Expires))
 	}
 }
@@ -64,7 +68,7 @@ func newAuthorizationListCmd(p *profile) *cobra.Command {
 		Aliases: []string{"ls"},
 		Short:   "List sign-ins, pending and ended",
 		Example: `  pactctl authorization list
-  pactctl authorization list -o json | jq '.authorizations[] | select(.state == "pending")'`,
+  pactctl authorization list -o json | jq '.authorizations[].state'`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return p.with(cmd.Context(), func(ctx context.Context, ag *agent.Agent, c agent.Caller) error {

@@ -243,7 +243,7 @@ func newCheckMetadataCmd(c *checker) *cobra.Command {
 		Long: `Check an authorization server's metadata (RFC 8414) against the Agent Card that
 names it. Without FILE or URL it is fetched from the card's oauth2MetadataUrl.`,
 		Example: `  pactctl check metadata --card card.json metadata.json
-  pactctl check metadata --card https://brand.example/.well-known/agent-card.json`,
+  pactctl check metadata --card https://air.example/.well-known/agent-card.json`,
 		Args: cobra.MaximumNArgs(1),
 	}
 	cmd.Flags().StringVar(&cardSource, "card", "", "`FILE|URL` of the Agent Card (required)")

@@ -30,7 +30,8 @@ says itself. A request is held to what Providers accept and agents send, and its
 effect is computed; a reply to what agents can read; an error to the table of
 PACT's errors.`,
 		Example: `  pactctl check message request.json
-  echo '{"message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "Hi?"}]}}' |
+  echo '{"message": {"messageId": "m", "role": "ROLE_USER",
+    "parts": [{"text": "Hi?"}]}}' |
     pactctl check message -`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -65,8 +65,10 @@ func newCheckTokenCmd(c *checker) *cobra.Command {
 {"token", "nonce"}, or the compact token alone. What no flag names is taken from
 the token itself and so not checked; --jwks verifies the signature too. The
 token is never printed.`,
-		Example: `  pactctl check token answer.json --issuer https://pa.example.com --audience aud-1 --nonce n-1
-  pactctl check token token.txt --jwks https://pa.example.com/.well-known/jwks.json`,
+		Example: `  pactctl check token answer.json --issuer https://pa.example.com \
+    --audience aud-1 --nonce n-1
+  pactctl check token token.txt \
+    --jwks https://pa.example.com/.well-known/jwks.json`,
 		Args: cobra.ExactArgs(1),
 	}
 	f := cmd.Flags()
@@ -229,9 +231,11 @@ if all that the flags can name is known and matches.
 
 Verified means that the business signed this claim. It does not mean that money
 moved.`,
-		Example: `  pactctl check receipt receipt.json --jwks jwks.json --grant g-1 --user cust-1 \
-    --pa https://pa.example.com --brand https://provider.example/a2a/B1 --scope orders:read
-  pactctl check receipt reply.json --jwks https://provider.example/a2a/B1/oauth/jwks.json`,
+		Example: `  pactctl check receipt receipt.json --jwks jwks.json --grant g-1 \
+    --user cust-1 --pa https://pa.example.com \
+    --brand https://provider.example/a2a/B1 --scope orders:read
+  pactctl check receipt reply.json \
+    --jwks https://provider.example/a2a/B1/oauth/jwks.json`,
 		Args: cobra.ExactArgs(1),
 	}
 	f := cmd.Flags()

@@ -37,7 +37,8 @@ What an operator command talks to is decided in this order: --server and
 --token-file; --context; PACT_SERVER and PACT_TOKEN_FILE; PACT_CONTEXT; the
 current context; an embedded signer on this machine, with its default data
 folder.`
-	cmd.Example = `  pactctl context set prod --server https://signer.example.com:8789 --token-file ~/prod.token
+	cmd.Example = `  pactctl context set prod --server https://signer.example.com:8789 \
+      --token-file ~/prod.token
   pactctl context use prod
   pactctl context list`
 	return cmd
@@ -72,7 +73,7 @@ func newContextListCmd(a *app) *cobra.Command {
 					p.line("No contexts. Make one with: pactctl context set NAME --server URL --token-file FILE")
 					return
 				}
-				p.table([]string{"", "NAME", "SERVER", "ISSUER"}, rows)
+				p.table([]string{"CURRENT", "NAME", "SERVER", "ISSUER"}, rows)
 			})
 		},
 	}
@@ -108,7 +109,8 @@ func newContextSetCmd(a *app) *cobra.Command {
 		Aliases: []string{"add"},
 		Short:   "Make a context, or change what its flags name",
 		Long:    "Make a context, or change what its flags name. The first context becomes the\ncurrent one.",
-		Example: `  pactctl context set prod --server https://signer.example.com:8789 --token-file ~/prod.token
+		Example: `  pactctl context set prod --server https://signer.example.com:8789 \
+      --token-file ~/prod.token
   pactctl context set prod --issuer https://pa.example.com`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

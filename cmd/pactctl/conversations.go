@@ -40,9 +40,9 @@ func newConversationsListCmd(p *profile) *cobra.Command {
 					}
 					var rows [][]string
 					for _, v := range list {
-						rows = append(rows, []string{v.ID, v.State, stamp(pr, v.Updated), v.BusinessName, v.Reason})
+						rows = append(rows, []string{v.ID, v.State, pr.ago(v.Updated), v.BusinessName})
 					}
-					pr.table([]string{"ID", "STATE", "LAST", "BUSINESS", "REASON"}, rows)
+					pr.table([]string{"ID", "STATE", "LAST", "BUSINESS"}, rows)
 				})
 			})
 		},
@@ -76,7 +76,7 @@ func printConversation(p *printer, v agent.ConversationView) {
 		if m.Introduction {
 			what = "introduction"
 		}
-		p.line("%s  %s  %s  %s %s", stamp(p, m.Created), m.ID, what, m.State, m.Reason)
+		p.say(0, "%s, %s, %s, %s", stamp(p, m.Created), m.ID, what, strings.TrimSpace(m.State+" "+m.Reason))
 		p.line("you")
 		printTextAt(p, m.Text)
 		if m.Reply != "" {

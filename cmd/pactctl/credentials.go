@@ -76,7 +76,7 @@ func newCredentialsCreateCmd(a *app, t *target) *cobra.Command {
 stdout, or with --out in a new file. The signer keeps only a hash.`,
 		Example: `  pactctl credentials create --name laptop
   pactctl credentials create --name ci --expires-in 30d --out ci.credential
-  pactctl credentials create --name ci -o json   # {"id", "subject", "credential", …}`,
+  pactctl credentials create --name ci -o json | jq -r .credential`,
 		Args: cobra.NoArgs,
 	}
 	f := cmd.Flags()
@@ -290,7 +290,7 @@ func newCredentialsRevokeCmd(a *app, t *target) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.print(messageJSON(c), func(p *printer) { p.line("Credential %s (%s) is revoked.", c.Id, c.Name) })
+			return a.print(messageJSON(c), func(p *printer) { p.say(0, "Credential %s (%s) is revoked.", c.Id, c.Name) })
 		})
 	}
 	return cmd

@@ -133,7 +133,7 @@ func (d *demo) kill(ctx context.Context) (string, error) {
 		if thrown, err = s.Kill(ctx, &signerv1.KillRequest{Scope: &signerv1.Scope{Kind: "all"}, Reason: "demo"}); err != nil {
 			return err
 		}
-		barrier, err = waitKill(ctx, d.app, s, thrown.Entry.Epoch, false)
+		barrier, _, err = waitKill(ctx, d.app, s, thrown.Entry.Epoch, false)
 		return err
 	})
 	if err != nil {

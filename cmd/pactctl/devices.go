@@ -31,7 +31,7 @@ func newDevicesListCmd(a *app, t *target) *cobra.Command {
 		Aliases: []string{"ls"},
 		Short:   "List all devices of an issuer",
 		Example: `  pactctl devices list
-  pactctl devices list -o json | jq -r '.devices[] | select(.state == "active").thumbprint'`,
+  pactctl devices list -o json | jq -r '.devices[].thumbprint'`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.operate(cmd.Context(), t, func(ctx context.Context, s *operator) error {
@@ -59,7 +59,7 @@ func printDevices(p *printer, devices []*signerv1.Device) {
 	}
 	var rows [][]string
 	for _, d := range devices {
-		rows = append(rows, []string{d.Thumbprint, d.State, p.ago(when(d.EnrolledAt)), or(p.ago(when(d.LastSignedAt)), "never")})
+		rows = append(rows, []string{d.Thumbprint, d.State, or(p.ago(when(d.EnrolledAt)), "never"), or(p.ago(when(d.LastSignedAt)), "never")})
 	}
 	p.table([]string{"THUMBPRINT", "STATE", "ENROLLED", "LAST SIGNED"}, rows)
 }
@@ -119,7 +119,7 @@ enrolled can be ended too.`,
 				return err
 			}
 			return a.print(messageJSON(d), func(p *printer) {
-				p.line("Device key %s can neither sign nor enrol again.", d.Thumbprint)
+				p.say(0, "Device key %s can neither sign nor enrol again.", d.Thumbprint)
 			})
 		})
 	}

@@ -20,7 +20,7 @@ func newDiscoverCmd(a *app) *cobra.Command {
 a card says about itself is the business's word. Exit code 1 if it cannot be
 used.`,
 		Example: `  pactctl discover larkline.example
-  pactctl discover https://provider.example.com/a2a/air/.well-known/agent-card.json -o json`,
+  pactctl discover https://provider.example.com/a2a/air/agent-card.json -o json`,
 		Args: cobra.ExactArgs(1),
 	}
 	p := newProfile(a, cmd)
@@ -59,7 +59,7 @@ func printBusiness(p *printer, v agent.BusinessView) {
 		"good until", p.at(v.Expires),
 	)
 	for _, problem := range v.Problems {
-		p.line("problem: %s", problem)
+		p.say(0, "problem: %s", problem)
 	}
 	if len(v.Scopes) > 0 {
 		printScopes(p, "Permissions that it knows:", v.Scopes)

@@ -34,8 +34,11 @@ businesses on this machine are allowed too.`,
 	}
 	p := newProfile(a, cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if req.SignerURL == "" {
-			return usagef("--signer URL is required")
+		switch u := req.SignerURL; {
+		case u == "":
+			return usagef("--signer URL is required: %s", signerURLHint)
+		case !strings.HasPrefix(u, "http://") && !strings.HasPrefix(u, "https://"):
+			return usagef("--signer %q has no scheme: say https://…, or http://… for a signer on this machine", u)
 		}
 		for _, f := range []struct {
 			flag, path string
@@ -50,14 +53,13 @@ businesses on this machine are allowed too.`,
 		return p.with(cmd.Context(), func(ctx context.Context, ag *agent.Agent, c agent.Caller) error {
 			v, err := ag.Enroll(ctx, c, req)
 			if err != nil {
-				return refused(err)
+				return enrollHint(refused(err), agent.ReasonOf(err))
 			}
 			return a.print(v, func(pr *printer) {
 				pr.line("Enrolled with %s.", v.SignerURL)
 				printIdentity(pr, v)
 				if v.Deployment == agent.DeploymentDevelopment {
-					pr.line("Development mode is on in this profile, because the signer is on this machine:")
-					pr.line("businesses on this machine are allowed.")
+					pr.say(0, "Development mode is on in this profile, because the signer is on this machine: businesses on this machine are allowed.")
 				}
 			})
 		})
@@ -68,6 +70,21 @@ businesses on this machine are allowed too.`,
 	f.StringVar(&tokenFile, "token-file", "", "`FILE` with an enrolment token, - for stdin")
 	f.StringVar(&credentialFile, "credential-file", "", "`FILE` with a credential to use instead of a device key, - for stdin")
 	return cmd
+}
+
+const signerURLHint = "the one that signer serve prints as Public, by default http://127.0.0.1:8787"
+
+// enrollHint adds to an error what is likely to mend it.
+func enrollHint(err error, reason string) error {
+	switch {
+	case reason == agent.ReasonCredentialRejected:
+		return fmt.Errorf("%w; does it want an enrolment token (--token-file), and is that its public URL (%s)?", err, signerURLHint)
+	case reason != agent.ReasonSignerUnavailable:
+		return err
+	case strings.Contains(err.Error(), "connection refused"):
+		return fmt.Errorf("%w; nothing listens there: start a signer with signer serve, and give its URL (%s)", err, signerURLHint)
+	}
+	return fmt.Errorf("%w; is that the signer's URL (%s)?", err, signerURLHint)
 }
 
 // readSecret reads a secret from a file: it never is an argument, which others

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -35,7 +36,7 @@ func newFleetCmd(a *app) *cobra.Command {
 }
 
 func printFleet(p *printer, f *signerv1.FleetStatusResponse) {
-	p.line("Signer %s, replica %s, switch epoch %d", f.Version, f.Replica, f.Epoch)
+	p.say(0, "Signer %s, replica %s, switch epoch %d", f.Version, f.Replica, f.Epoch)
 	for _, i := range f.Issuers {
 		p.line("")
 		p.line("%s", i.Issuer)
@@ -52,11 +53,11 @@ func printFleet(p *printer, f *signerv1.FleetStatusResponse) {
 			{"signer", i.SignerUrl},
 			{"signs", fmt.Sprintf("%s with %s", i.Algorithm, or(i.SigningKid, "no key yet"))},
 			{"next key", next},
-			{"tokens", "live " + span(i.TokenTtl.AsDuration())},
+			{"tokens", fmt.Sprintf("live %gs", i.TokenTtl.AsDuration().Seconds())},
 			{"enrolment", i.Enrolment},
 			{"holds", fmt.Sprintf("%s, %s, %s", plural(i.Devices, "device"), plural(i.Credentials, "credential"), plural(i.Audiences, "audience"))},
 		} {
-			p.line("  %-9s  %s", f[0], p.text(f[1], 13))
+			p.labelled(fmt.Sprintf("  %-9s  ", f[0]), f[1])
 		}
 	}
 	p.line("")
@@ -66,7 +67,7 @@ func printFleet(p *printer, f *signerv1.FleetStatusResponse) {
 		if !r.Ready {
 			ready = "no"
 		}
-		rows = append(rows, []string{r.Id, r.Version, fmt.Sprint(r.Epoch), p.ago(when(r.Seen)), r.ClockOffset.AsDuration().String(), ready})
+		rows = append(rows, []string{r.Id, r.Version, fmt.Sprint(r.Epoch), p.ago(when(r.Seen)), r.ClockOffset.AsDuration().Round(time.Millisecond).String(), ready})
 	}
 	if len(rows) == 0 {
 		p.line("No replica has reported.")

@@ -35,7 +35,7 @@ signs, retires and leaves the key set.`,
 	return cmd
 }
 
-// printKeys writes keys by issuer, three lines each, so that the kid stands whole.
+// printKeys writes keys by issuer, several lines each, so that the kid stands whole.
 func printKeys(p *printer, keys []*signerv1.Key) {
 	issuer := ""
 	for _, k := range keys {
@@ -47,11 +47,18 @@ func printKeys(p *printer, keys []*signerv1.Key) {
 			p.line("%s", issuer)
 		}
 		p.line("  %s  %s  %-9s  %s", k.Kid, k.Algorithm, k.State, servedBy(k))
-		p.line("      published %-26s  retires %s", p.plan(k.PublishAt), p.plan(k.RetireAt))
-		p.line("      signs     %-26s  removed %s", p.plan(k.SignAt), p.plan(k.RemoveAt))
-		if k.RevokedAt != nil {
-			p.line("      revoked   %s", p.plan(k.RevokedAt))
+		if k.RevokedAt != nil { // what else was planned for it does not happen
+			p.line("      published  %s", p.plan(k.PublishAt))
+			if at := when(k.SignAt); !at.IsZero() && at.Before(when(k.RevokedAt)) {
+				p.line("      signed     %s", p.plan(k.SignAt))
+			}
+			p.line("      revoked    %s", p.plan(k.RevokedAt))
+			continue
 		}
+		p.line("      published  %s", p.plan(k.PublishAt))
+		p.line("      signs      %s", p.plan(k.SignAt))
+		p.line("      retires    %s", p.plan(k.RetireAt))
+		p.line("      removed    %s", p.plan(k.RemoveAt))
 	}
 	if len(keys) == 0 {
 		p.line("No keys.")

@@ -86,10 +86,14 @@ keys and publishes fresh ones (only with --all or --issuer).
 
 --issuer alone stops that issuer; with another scope flag it says which issuer
 that scope is in. If the wait is interrupted the kill stands: go on waiting with
-pactctl kill status --wait EPOCH.`,
+pactctl kill status --wait EPOCH.
+
+It asks first. In a script, say --yes: without a terminal and without --yes it
+does nothing and ends with exit code 3.`,
 		Example: `  pactctl kill --all --reason "incident 12"
+  pactctl kill --all --reason "incident 12" --yes   # in a script
   pactctl kill --device THUMBPRINT --reason "lost phone" --for 24h
-  pactctl kill --issuer https://pa.example.com --withdraw-keys --reason "key leaked"
+  pactctl kill --all --withdraw-keys --reason "keys leaked"
   pactctl kill status`,
 		Args: unknownCommand,
 	}
@@ -132,41 +136,47 @@ func kill(ctx context.Context, a *app, s *operator, req *signerv1.KillRequest) e
 	}
 	resp, err := s.Kill(ctx, req)
 	if err != nil {
-		return err
+		return unanswered(err, "the switch may be thrown all the same: see pactctl kill status")
 	}
 	text := a.output != "json"
 	if text {
 		p := a.printer(a.stdout)
-		p.line("Switch %s is thrown: %s, epoch %d.", resp.Entry.Id, scopeWords(resp.Entry.Scope), resp.Entry.Epoch)
+		p.say(0, "Switch %s is thrown: %s, epoch %d.", resp.Entry.Id, scopeWords(resp.Entry.Scope), resp.Entry.Epoch)
 		if p.err != nil {
 			return p.err
 		}
 	}
-	barrier, err := waitKill(ctx, a, s, resp.Entry.Epoch, text)
+	barrier, _, err := waitKill(ctx, a, s, resp.Entry.Epoch, text)
 	if err != nil {
 		return err
 	}
-	err = a.print(append(messageJSON(resp), member{"barrier", messageJSON(barrier)}), func(p *printer) {
-		printEffective(p, barrier, when(resp.Entry.Time))
-		if until := when(resp.TokensAcceptedUntil); !until.IsZero() {
-			p.line("Tokens that are out already can be accepted until %s.", p.at(until))
-		}
-		if !resp.DurableInCustody {
-			p.paragraph("Not yet durable in custody: custody is away. The switch is on, and is saved there when custody is back; until then do not lose the store.", 0)
-		}
-		for _, n := range resp.Notes {
-			p.paragraph(n, 0)
-		}
-	})
+	err = a.print(append(messageJSON(resp), member{"barrier", messageJSON(barrier)}), func(p *printer) { printKilled(p, resp, barrier) })
 	if err == nil && len(resp.NotWithdrawn) > 0 {
 		err = fmt.Errorf("the switch is thrown, but keys were not withdrawn: use pactctl rotate --emergency for %s", strings.Join(resp.NotWithdrawn, ", "))
 	}
 	return err
 }
 
+// printKilled writes the end of a kill.
+func printKilled(p *printer, resp *signerv1.KillResponse, b *signerv1.Barrier) {
+	at := when(b.EffectiveAt)
+	after := max(at.Sub(when(resp.Entry.GetTime())), 0).Round(time.Millisecond)
+	p.line("Effective at %s (%s after it was thrown).", p.exact(at), after)
+	printReplicas(p, b)
+	if until := when(resp.TokensAcceptedUntil); !until.IsZero() {
+		p.say(0, "Tokens that are out already can be accepted until %s.", p.at(until))
+	}
+	if !resp.DurableInCustody {
+		p.paragraph("Not yet durable in custody: custody is away. The switch is on, and is saved there when custody is back; until then do not lose the store.", 0)
+	}
+	for _, n := range resp.Notes {
+		p.paragraph(n, 0)
+	}
+}
+
 // waitKill follows the barrier until it is effective, with a line for each replica
-// as it confirms if show.
-func waitKill(ctx context.Context, a *app, s *operator, epoch uint64, show bool) (*signerv1.Barrier, error) {
+// as it confirms if show. past: it was effective before the wait began.
+func waitKill(ctx context.Context, a *app, s *operator, epoch uint64, show bool) (last *signerv1.Barrier, past bool, err error) {
 	interrupted := func(err error) error {
 		if reason(err) == "NOT_FOUND" {
 			return err
@@ -175,21 +185,21 @@ func waitKill(ctx context.Context, a *app, s *operator, epoch uint64, show bool)
 	}
 	stream, err := s.WaitKill(ctx, &signerv1.WaitKillRequest{Epoch: epoch})
 	if err != nil {
-		return nil, interrupted(err)
+		return nil, false, interrupted(err)
 	}
-	var last *signerv1.Barrier
 	var shown []string
 	for {
 		b, err := stream.Recv()
 		if errors.Is(err, io.EOF) && last.GetEffective() {
-			return last, nil
+			return last, past, nil
 		}
 		if errors.Is(err, io.EOF) {
 			err = errors.New("the signer ended the wait before the switch was effective")
 		}
 		if err != nil {
-			return nil, interrupted(err)
+			return nil, false, interrupted(err)
 		}
+		past = last == nil && b.Effective
 		last = b
 		if !show {
 			continue
@@ -202,20 +212,18 @@ func waitKill(ctx context.Context, a *app, s *operator, epoch uint64, show bool)
 			}
 		}
 		if p.err != nil {
-			return nil, p.err
+			return nil, false, p.err
 		}
 	}
 }
 
-// printEffective writes the end of a barrier. thrown is when the entry was made,
-// zero if unknown.
-func printEffective(p *printer, b *signerv1.Barrier, thrown time.Time) {
-	at := when(b.EffectiveAt)
-	after := ""
-	if !thrown.IsZero() {
-		after = fmt.Sprintf(" (%s after it was thrown)", max(at.Sub(thrown), 0).Round(time.Millisecond))
-	}
-	p.line("Effective at %s%s.", at.In(p.zone).Format("2006-01-02 15:04:05.000"), after)
+// exact is a time to the millisecond.
+func (p *printer) exact(t time.Time) string {
+	return p.clock(t, toMilli)
+}
+
+// printReplicas writes who confirmed a barrier.
+func printReplicas(p *printer, b *signerv1.Barrier) {
 	p.line("%s confirmed, %d silent.", plural(len(b.Confirmed), "replica"), len(b.Silent))
 	if len(b.Silent) > 0 {
 		p.paragraph(fmt.Sprintf("Silent: %s. A silent replica's permit has run out, so that it signs nothing.", strings.Join(b.Silent, ", ")), 0)
@@ -240,11 +248,11 @@ func newKillStatusCmd(a *app, t *target) *cobra.Command {
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return a.operate(cmd.Context(), t, func(ctx context.Context, s *operator) error {
 			if cmd.Flags().Changed("wait") {
-				barrier, err := waitKill(ctx, a, s, wait, a.output != "json")
+				barrier, past, err := waitKill(ctx, a, s, wait, a.output != "json")
 				if err != nil {
 					return err
 				}
-				return a.print(messageJSON(barrier), func(p *printer) { printEffective(p, barrier, time.Time{}) })
+				return a.print(messageJSON(barrier), func(p *printer) { printWaited(p, barrier, past) })
 			}
 			resp, err := s.KillStatus(ctx, &req)
 			if err != nil {
@@ -254,6 +262,17 @@ func newKillStatusCmd(a *app, t *target) *cobra.Command {
 		})
 	}
 	return cmd
+}
+
+// printWaited writes the end of a barrier. Of one in the past it is known only by
+// when it was effective, not when it became so.
+func printWaited(p *printer, b *signerv1.Barrier, past bool) {
+	if past {
+		p.say(0, "Effective since %s at the latest; sooner if every replica confirmed sooner.", p.exact(when(b.EffectiveAt)))
+	} else {
+		p.line("Effective at %s.", p.exact(when(b.EffectiveAt)))
+	}
+	printReplicas(p, b)
 }
 
 func printKillStatus(p *printer, resp *signerv1.KillStatusResponse) {
@@ -286,18 +305,18 @@ func printKillStatus(p *printer, resp *signerv1.KillStatusResponse) {
 	for _, e := range past {
 		printKillEntry(p, e)
 		r := lifted[e.Id]
-		p.line("      lifted by %s, %s, epoch %d", r.Actor, p.at(when(r.Time)), r.Epoch)
+		p.say(6, "lifted by %s, %s, epoch %d", r.Actor, p.at(when(r.Time)), r.Epoch)
 		p.paragraph(r.Reason, 6)
 	}
 }
 
 // printKillEntry writes one entry with all that an operator needs to decide on it.
 func printKillEntry(p *printer, e *signerv1.KillEntry) {
-	p.line("  %s  %s", e.Id, scopeWords(&signerv1.Scope{Kind: e.Scope.GetKind(), Value: e.Scope.GetValue()}))
+	p.labelled("  "+e.Id+"  ", scopeWords(&signerv1.Scope{Kind: e.Scope.GetKind(), Value: e.Scope.GetValue()}))
 	if e.Scope.GetIssuer() != "" {
-		p.line("      of %s", e.Scope.Issuer)
+		p.say(6, "of %s", e.Scope.Issuer)
 	}
-	p.line("      by %s, %s, epoch %d", e.Actor, p.at(when(e.Time)), e.Epoch)
+	p.say(6, "by %s, %s, epoch %d", e.Actor, p.at(when(e.Time)), e.Epoch)
 	if e.Expires != nil {
 		p.line("      until %s", p.at(when(e.Expires)))
 	}

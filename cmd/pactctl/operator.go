@@ -248,6 +248,16 @@ func reason(err error) string {
 	return errorInfo(call.status).GetReason()
 }
 
+// unanswered adds to the error of an act whose answer was not waited for that it may
+// have happened. Other errors stand as they are.
+func unanswered(err error, but string) error {
+	var call *callError
+	if errors.As(err, &call) && (call.status.Code() == codes.Canceled || call.status.Code() == codes.DeadlineExceeded) {
+		return fmt.Errorf("%w; %s", err, but)
+	}
+	return err
+}
+
 func errorInfo(st *status.Status) *errdetails.ErrorInfo {
 	for _, d := range st.Details() {
 		if info, ok := d.(*errdetails.ErrorInfo); ok && info.Domain == "signer.pact" {

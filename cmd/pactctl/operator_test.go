@@ -28,16 +28,17 @@ func (s keysService) ListKeys(ctx context.Context, _ *signerv1.ListKeysRequest) 
 	return &signerv1.ListKeysResponse{Keys: []*signerv1.Key{{Issuer: testIssuer, Kid: testKid}}}, nil
 }
 
-// Over https the server's certificate is verified, against --ca-file if given.
-func TestOperateTLS(t *testing.T) {
+// adminServer serves an admin API over TLS. It returns its URL, and files with the
+// admin token and the certificate.
+func adminServer(t *testing.T, api signerv1.AdminServiceServer) (url, token, ca string) {
 	g := grpc.NewServer()
-	signerv1.RegisterAdminServiceServer(g, keysService{t: t})
+	signerv1.RegisterAdminServiceServer(g, api)
 	s := httptest.NewUnstartedServer(g)
 	s.EnableHTTP2 = true
 	s.StartTLS()
-	defer s.Close()
+	t.Cleanup(s.Close)
 	dir := t.TempDir()
-	token, ca := filepath.Join(dir, "token"), filepath.Join(dir, "ca.pem")
+	token, ca = filepath.Join(dir, "token"), filepath.Join(dir, "ca.pem")
 	for path, content := range map[string][]byte{
 		token: []byte("pact_admin_x\n"),
 		ca:    pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw}),
@@ -46,18 +47,67 @@ func TestOperateTLS(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	return s.URL, token, ca
+}
 
+// Over https the server's certificate is verified, against --ca-file if given.
+func TestOperateTLS(t *testing.T) {
+	url, token, ca := adminServer(t, keysService{t: t})
 	a, stdout, stderr := testApp("", false)
-	if code := a.run(context.Background(), []string{"keys", "--server", s.URL, "--token-file", token, "--ca-file", ca}); code != 0 || !strings.Contains(stdout.String(), testKid) {
+	if code := a.run(context.Background(), []string{"keys", "--server", url, "--token-file", token, "--ca-file", ca}); code != 0 || !strings.Contains(stdout.String(), testKid) {
 		t.Errorf("with the CA: %d %s %s", code, stdout, stderr)
 	}
 	a, _, stderr = testApp("", false)
-	if code := a.run(context.Background(), []string{"keys", "--server", s.URL, "--token-file", token}); code != exitFailed || !strings.Contains(stderr.String(), "certificate") {
+	if code := a.run(context.Background(), []string{"keys", "--server", url, "--token-file", token}); code != exitFailed || !strings.Contains(stderr.String(), "certificate") {
 		t.Errorf("without: %d %s", code, stderr)
 	}
 	a, _, stderr = testApp("", false)
-	if code := a.run(context.Background(), []string{"keys", "--server", s.URL, "--token-file", token, "--ca-file", token}); code != exitFailed || !strings.Contains(stderr.String(), "holds no PEM certificate") {
+	if code := a.run(context.Background(), []string{"keys", "--server", url, "--token-file", token, "--ca-file", token}); code != exitFailed || !strings.Contains(stderr.String(), "holds no PEM certificate") {
 		t.Errorf("with something else: %d %s", code, stderr)
+	}
+}
+
+// revokedService answers an emergency, after which no key signs, and is interrupted
+// when the keys are looked at.
+type revokedService struct {
+	signerv1.UnimplementedAdminServiceServer
+	interrupt func()
+}
+
+func (revokedService) RotateKey(_ context.Context, req *signerv1.RotateKeyRequest) (*signerv1.RotateKeyResponse, error) {
+	return &signerv1.RotateKeyResponse{Issuer: testIssuer, Algorithm: "ES256", Kid: testKid, Revision: 4}, nil
+}
+
+func (s revokedService) ListKeys(context.Context, *signerv1.ListKeysRequest) (*signerv1.ListKeysResponse, error) {
+	s.interrupt()
+	return &signerv1.ListKeysResponse{Keys: []*signerv1.Key{
+		// This replica has not heard of the revocation yet.
+		{Issuer: testIssuer, Kid: testDevice, State: "signing"},
+		{Issuer: testIssuer, Kid: testKid, State: "pending"},
+	}}, nil
+}
+
+// Whoever interrupts the wait of an emergency is told what was done.
+func TestRotateInterrupted(t *testing.T) {
+	for _, output := range []string{"text", "json"} {
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		url, token, ca := adminServer(t, revokedService{interrupt: cancel})
+		a, stdout, stderr := testApp("", false)
+		code := a.run(ctx, []string{"rotate", "--emergency", "--compromised", testDevice, "--yes", "-o", output, "--server", url, "--token-file", token, "--ca-file", ca})
+		if code != exitInterrupted {
+			t.Errorf("%s: exit code %d", output, code)
+		}
+		want := "Key " + testDevice + " is revoked (revision 4).\n"
+		if output == "json" {
+			want = `"revision": 4,`
+		}
+		if !strings.Contains(stdout.String(), want) {
+			t.Errorf("%s: stdout is %q", output, stdout)
+		}
+		if want := "key " + testDevice + " is revoked (revision 4), but it is not known whether a key signs; see pactctl keys: interrupted\n"; !strings.HasSuffix(stderr.String(), want) {
+			t.Errorf("%s: stderr is %q", output, stderr)
+		}
 	}
 }
 

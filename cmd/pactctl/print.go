@@ -29,9 +29,20 @@ func (a *app) print(v any, text func(p *printer)) error {
 	return p.err
 }
 
-// note writes a line for people to stderr, where it does not mix with results.
+// note writes a sentence for people to stderr, where it does not mix with results.
 func (a *app) note(format string, args ...any) {
-	fmt.Fprintln(a.stderr, clean(fmt.Sprintf(format, args...)))
+	a.aside().say(0, format, args...)
+}
+
+// aside is a printer to stderr: it breaks lines if a person reads there, and shortens
+// nothing.
+func (a *app) aside() *printer {
+	p := a.printer(a.stderr)
+	p.width = 0
+	if a.person {
+		p.width = columns
+	}
+	return p
 }
 
 // printer writes text for people. The first error stays in err.
@@ -55,8 +66,29 @@ func (p *printer) line(format string, args ...any) {
 	}
 }
 
+// columns is what lines for people are broken at.
+const columns = 80
+
+// say writes a sentence, on a terminal broken at 80 columns between words, all
+// lines indented alike. It writes nothing if there are no words.
+func (p *printer) say(indent int, format string, args ...any) {
+	if s := fmt.Sprintf(format, args...); s != "" {
+		p.labelled(strings.Repeat(" ", indent), s)
+	}
+}
+
+// labelled writes a value after a label, on a terminal broken as in hanging.
+func (p *printer) labelled(label, value string) {
+	if p.width == 0 {
+		p.line("%s%s", label, value)
+		return
+	}
+	p.hanging(label, value)
+}
+
 // table writes rows under headings, in columns two spaces apart. On a terminal
-// the last cell of a row is shortened to fit; cells before it never are.
+// the last cell of a row is shortened to fit; cells before it never are: if there
+// is no room for them each row becomes labelled lines.
 func (p *printer) table(head []string, rows [][]string) {
 	widths := make([]int, len(head))
 	for _, row := range append([][]string{head}, rows...) {
@@ -68,6 +100,19 @@ func (p *printer) table(head []string, rows [][]string) {
 	for _, w := range widths[:len(widths)-1] {
 		left += w + 2
 	}
+	if p.width > 0 && p.width < left+min(widths[len(widths)-1], shortest) {
+		for n, row := range rows {
+			if n > 0 {
+				p.line("")
+			}
+			var pairs []string
+			for i, cell := range row {
+				pairs = append(pairs, strings.ToLower(head[i]), cell)
+			}
+			p.fields(pairs...)
+		}
+		return
+	}
 	var b strings.Builder
 	tw := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	write := func(row []string) {
@@ -75,7 +120,7 @@ func (p *printer) table(head []string, rows [][]string) {
 		for i, cell := range row {
 			cells[i] = clean(cell)
 		}
-		if last := len(cells) - 1; p.width > left+8 {
+		if last := len(cells) - 1; p.width > 0 {
 			cells[last] = shorten(cells[last], p.width-left)
 		}
 		fmt.Fprintln(tw, strings.Join(cells, "\t")) // into memory: cannot fail
@@ -90,8 +135,11 @@ func (p *printer) table(head []string, rows [][]string) {
 	}
 }
 
-// fields writes label and value pairs, one a line; pairs with an empty value
-// are left out.
+// shortest is the least that a table shortens a cell to.
+const shortest = 20
+
+// fields writes label and value pairs, one a line, on a terminal more if it is too
+// long; pairs with an empty value are left out.
 func (p *printer) fields(pairs ...string) {
 	wide := 0
 	for i := 0; i < len(pairs); i += 2 {
@@ -99,7 +147,7 @@ func (p *printer) fields(pairs ...string) {
 	}
 	for i := 0; i < len(pairs); i += 2 {
 		if pairs[i+1] != "" {
-			p.line("%-*s  %s", wide, pairs[i], pairs[i+1])
+			p.labelled(fmt.Sprintf("%-*s  ", wide, pairs[i]), pairs[i+1])
 		}
 	}
 }
@@ -112,12 +160,28 @@ func (p *printer) text(s string, indent int) string {
 	return s
 }
 
+// The layouts of times for people. Programs get RFC 3339.
+const (
+	toMinute = "2006-01-02 15:04"
+	toSecond = "2006-01-02 15:04:05"
+	toMilli  = "2006-01-02 15:04:05.000"
+	ofDay    = "15:04:05"
+)
+
+// clock is a local time with the zone's abbreviation or offset. "" if t is zero.
+func (p *printer) clock(t time.Time, layout string) string {
+	if t.IsZero() {
+		return ""
+	}
+	return t.In(p.zone).Format(layout + " MST")
+}
+
 // at is a time as people read it: local, with how far away it is. "" if t is zero.
 func (p *printer) at(t time.Time) string {
 	if t.IsZero() {
 		return ""
 	}
-	return fmt.Sprintf("%s (%s)", t.In(p.zone).Format("2006-01-02 15:04:05"), p.ago(t))
+	return fmt.Sprintf("%s (%s)", p.clock(t, toSecond), p.ago(t))
 }
 
 // ago is how far away a time is: "3m ago", "in 27d". "" if t is zero.
@@ -135,19 +199,20 @@ func (p *printer) ago(t time.Time) string {
 	return span(d) + " ago"
 }
 
-// span is a duration in its largest sensible unit.
+// span is a duration in its largest sensible unit, rounded to the nearest whole.
 func span(d time.Duration) string {
+	const day = 24 * time.Hour
 	switch {
 	case d < time.Second:
 		return d.Round(time.Millisecond).String()
-	case d < time.Minute:
-		return fmt.Sprintf("%ds", int(d.Seconds()))
-	case d < time.Hour:
-		return fmt.Sprintf("%dm", int(d.Minutes()))
-	case d < 48*time.Hour:
-		return fmt.Sprintf("%dh", int(d.Hours()))
+	case d.Round(time.Second) < time.Minute:
+		return fmt.Sprintf("%ds", d.Round(time.Second)/time.Second)
+	case d.Round(time.Minute) < time.Hour:
+		return fmt.Sprintf("%dm", d.Round(time.Minute)/time.Minute)
+	case d.Round(time.Hour) < 2*day:
+		return fmt.Sprintf("%dh", d.Round(time.Hour)/time.Hour)
 	}
-	return fmt.Sprintf("%dd", int(d.Hours()/24))
+	return fmt.Sprintf("%dd", d.Round(day)/day)
 }
 
 // or is s, or other if s is empty.
@@ -198,20 +263,30 @@ func (p *printer) paragraph(s string, indent int) {
 // in as the first.
 func (p *printer) hanging(label, s string) {
 	indent := len([]rune(label))
-	pad, row := label, ""
+	for _, row := range wrap(s, columns-indent) {
+		p.line("%s%s", label, row)
+		label = strings.Repeat(" ", indent)
+	}
+}
+
+// wrap breaks text between words into rows of at most n characters, or one word.
+func wrap(s string, n int) []string {
+	var rows []string
+	row := ""
 	for _, word := range strings.Fields(s) {
-		if row != "" && indent+len([]rune(row))+1+len([]rune(word)) > 80 {
-			p.line("%s%s", pad, row)
-			pad, row = strings.Repeat(" ", indent), ""
+		switch {
+		case row == "":
+			row = word
+		case len([]rune(row))+1+len([]rune(word)) > n:
+			rows, row = append(rows, row), word
+		default:
+			row += " " + word
 		}
-		if row != "" {
-			row += " "
-		}
-		row += word
 	}
 	if row != "" {
-		p.line("%s%s", pad, row)
+		rows = append(rows, row)
 	}
+	return rows
 }
 
 // raw writes one line exactly as it is. It is for secrets, which are not to be

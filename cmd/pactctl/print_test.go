@@ -21,6 +21,9 @@ const (
 	testIssuer = "https://pa.example.com"
 	testKid    = "cn-I_WNMClehiVp51i_0VpOENW1upEerA8sEam5hn-s"
 	testDevice = "hkwVu1nVfLNKQVkbX6JXbZBdeiNWcXFeSn-S4OVSOsM"
+
+	longIssuer = "https://pa.some-company.example.com"
+	longActor  = "oncall-of-the-platform-team-in-europe"
 )
 
 var testNow = time.Date(2026, 3, 14, 15, 9, 26, 0, time.UTC)
@@ -48,12 +51,14 @@ func TestGolden(t *testing.T) {
 		},
 		Notes: []string{"RS256 costs about ten times the signing capacity of ES256, and its tokens are about 260 bytes longer."},
 	}
+	barrier := &signerv1.Barrier{Epoch: 7, Effective: true, EffectiveAt: ts(210 * time.Millisecond), Confirmed: []string{"a", "b"}, Silent: []string{"pact-signer-0"}}
 	for name, print := range map[string]func(p *printer){
 		"keys": func(p *printer) {
 			printKeys(p, []*signerv1.Key{
 				{Issuer: testIssuer, Kid: testDevice, Algorithm: "ES256", State: "retiring", PublishAt: ts(-31 * day), SignAt: ts(-30 * day), RetireAt: ts(-10 * time.Minute), RemoveAt: ts(50 * time.Minute), ServedBy: []string{"a", "b"}, Replicas: 3},
 				{Issuer: testIssuer, Kid: testKid, Algorithm: "ES256", State: "signing", PublishAt: ts(-70 * time.Minute), SignAt: ts(-10 * time.Minute), RetireAt: ts(30 * day), RemoveAt: ts(30*day + time.Hour), ServedBy: []string{"a", "b", "c"}, Replicas: 3},
-				{Issuer: "https://other.example.com", Kid: testKid, Algorithm: "RS256", State: "revoked", PublishAt: ts(-3 * day), SignAt: ts(-2 * day), RevokedAt: ts(-time.Minute), Replicas: 3},
+				{Issuer: "https://other.example.com", Kid: testKid, Algorithm: "RS256", State: "revoked", PublishAt: ts(-3 * day), SignAt: ts(-2 * day), RevokedAt: ts(-time.Minute), RemoveAt: ts(day), Replicas: 3},
+				{Issuer: "https://other.example.com", Kid: testDevice, Algorithm: "RS256", State: "revoked", PublishAt: ts(-time.Hour), SignAt: ts(time.Hour), RevokedAt: ts(-time.Minute), Replicas: 3},
 			})
 		},
 		"rotate": func(p *printer) { printPlan(p, plan) },
@@ -67,7 +72,21 @@ func TestGolden(t *testing.T) {
 			})
 		},
 		"kill-effective": func(p *printer) {
-			printEffective(p, &signerv1.Barrier{Epoch: 7, Effective: true, EffectiveAt: ts(210 * time.Millisecond), Confirmed: []string{"a", "b"}, Silent: []string{"pact-signer-0"}}, testNow)
+			printKilled(p, &signerv1.KillResponse{
+				Entry: &signerv1.KillEntry{Time: ts(0)}, TokensAcceptedUntil: ts(153 * time.Second),
+				Notes: []string{"No device " + testDevice + " is known to issuer " + longIssuer + ": is it mistyped?"},
+			}, barrier)
+		},
+		"kill-waited": func(p *printer) {
+			printWaited(p, barrier, false)
+			printWaited(p, barrier, true)
+		},
+		"kill-long": func(p *printer) {
+			printKillStatus(p, &signerv1.KillStatusResponse{
+				Epoch: 12, Entries: []*signerv1.KillEntry{
+					{Id: all.Id, Scope: &signerv1.Scope{Kind: "audience", Value: "https://agents.larkline-airways.example.com/a2a/v1", Issuer: longIssuer}, Reason: "drill", Actor: longActor, Time: ts(-3 * day), Epoch: 11},
+				},
+			})
 		},
 		"devices": func(p *printer) {
 			printDevices(p, []*signerv1.Device{
@@ -90,6 +109,17 @@ func TestGolden(t *testing.T) {
 				{Origin: "http://127.0.0.1:41234", Audience: "pact:sandbox", SetAt: ts(-time.Second), SetBy: "admin"},
 			})
 		},
+		"audiences-long": func(p *printer) {
+			printAudiences(p, []*signerv1.Audience{
+				{Origin: "https://agents.larkline-airways.example.com", Audience: "https://agents.larkline-airways.example.com/a2a", SetAt: ts(-3 * day), SetBy: longActor},
+				{Origin: "http://127.0.0.1:41234", Audience: "pact:sandbox", SetAt: ts(-time.Second), SetBy: "admin"},
+			})
+		},
+		"sentences": func(p *printer) {
+			p.say(0, "Switch %s is thrown: %s, epoch %d.", entry.Id, scopeWords(&signerv1.Scope{Kind: "device", Value: testDevice, Issuer: longIssuer}), 7)
+			p.say(2, "Device key %s can neither sign nor enrol again.", testDevice)
+			p.fields("id", testDevice, "reason", entry.Reason)
+		},
 		"enrollment-tokens": func(p *printer) {
 			printEnrollmentTokens(p, []*signerv1.EnrollmentToken{
 				{Id: "e7f3q2x5m4a6b8c9", State: "unused", Note: "Ada's phone", ExpiresAt: ts(24 * time.Hour)},
@@ -100,6 +130,9 @@ func TestGolden(t *testing.T) {
 			printAudit(p, []*signerv1.AuditEntry{
 				{Seq: 1, Time: ts(-3 * day), Actor: "ops@example.com", Action: "credential.create", Issuer: testIssuer, Target: "c7f3q2x5m4a6b8c9", Detail: map[string]string{"name": "ci"}},
 				{Seq: 2, Time: ts(-time.Hour), Actor: "ops@example.com", Action: "device.invalidate", Issuer: testIssuer, Target: testDevice, Reason: "lost\x1b[31m phone"},
+				{Seq: 3, Time: ts(-time.Hour), Actor: "device:" + testDevice, Action: "refused", Issuer: longIssuer, Target: "sign", Detail: map[string]string{"reason": "killed"}},
+				{Seq: 4, Time: ts(-time.Minute), Actor: longActor, Action: "kill", Issuer: longIssuer, Target: "device " + testDevice + " of " + longIssuer, Detail: map[string]string{"entry": all.Id}, Reason: "lost phone"},
+				{Seq: 5, Time: ts(-time.Minute), Actor: longActor, Action: "rotate", Issuer: longIssuer, Target: testKid, Detail: map[string]string{"algorithm": "ES256", "emergency": "true", "revoked": testDevice}},
 			})
 		},
 		"fleet": func(p *printer) {
@@ -183,7 +216,9 @@ func TestMessageJSON(t *testing.T) {
 func TestAgo(t *testing.T) {
 	p := &printer{now: testNow}
 	for d, want := range map[time.Duration]string{
-		0: "now", 300 * time.Millisecond: "now", -time.Second: "1s ago", 90 * time.Second: "in 1m", 2 * time.Minute: "in 2m",
+		0: "now", 300 * time.Millisecond: "now", -time.Second: "1s ago", 89 * time.Second: "in 1m", 90 * time.Second: "in 2m",
+		59*time.Second + 700*time.Millisecond: "in 1m", 59*time.Minute + 40*time.Second: "in 1h", 47*time.Hour + 40*time.Minute: "in 2d",
+		90*day - time.Second: "in 90d", 90*day - 11*time.Hour: "in 90d", 90*day - 13*time.Hour: "in 89d",
 		-59 * time.Minute: "59m ago", -3 * time.Hour: "3h ago", 47 * time.Hour: "in 47h", -48 * time.Hour: "2d ago",
 	} {
 		if got := p.ago(testNow.Add(d)); got != want {

@@ -2,10 +2,12 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -28,7 +30,8 @@ type profile struct {
 	dir         string
 	development bool
 
-	lines *lineReader // answers of the person
+	lines  *lineReader // answers of the person
+	signIn string      // the sign-in whose link was shown, and whose end is waited for
 }
 
 // newProfile adds the flags that choose a profile to a command and those below
@@ -71,7 +74,11 @@ func (p *profile) with(ctx context.Context, work func(context.Context, *agent.Ag
 		return err
 	}
 	defer a.Close()
-	return work(ctx, a, p.caller())
+	err = work(ctx, a, p.caller())
+	if err != nil && ctx.Err() != nil && p.signIn != "" { // the text stays, the kind "interrupted" would hide it
+		return fmt.Errorf("stopped waiting; go on with: pactctl authorization wait %s", p.signIn)
+	}
+	return err
 }
 
 // caller is the owner on their own command line.
@@ -109,13 +116,12 @@ func isYes(answer string) bool {
 
 // showApproval shows the whole of what is decided, nothing shortened (AP-2).
 func (p *profile) showApproval(req agent.ApprovalRequest) {
-	w := p.app.stderr
-	pr := &printer{w: w, now: p.app.now(), zone: p.app.zone}
+	pr := p.app.aside()
 	pr.line("")
 	if req.Changed {
 		pr.line("This differs from what was approved before.")
 	}
-	pr.line("To %s, at %s", req.Business, req.Destination)
+	pr.say(0, "To %s, at %s", req.Business, req.Destination)
 	pr.line("Effect: %s", req.Effect)
 	printScopes(pr, "Permissions:", req.Scopes)
 	if req.Exceeds {
@@ -134,18 +140,22 @@ func printScopes(p *printer, title string, scopes []agent.Scope) {
 		return
 	}
 	p.line("%s", title)
+	wide := 0
 	for _, s := range scopes {
-		p.line("  %s  %s", s.ID, s.Description)
+		wide = max(wide, len([]rune(s.ID)))
+	}
+	for _, s := range scopes {
+		p.labelled(fmt.Sprintf("  %-*s  ", min(wide, columns/2), s.ID), or(s.Description, "-"))
 	}
 }
 
 // showSignIn shows a sign-in link to the owner on their terminal, the one place
 // where it may appear (CL-3, DA-14).
 func (p *profile) showSignIn(s agent.SignIn) {
-	w := p.app.stderr
-	pr := &printer{w: w, now: p.app.now(), zone: p.app.zone}
+	p.signIn = s.Authorization
+	pr := p.app.aside()
 	pr.line("")
-	pr.line("%s wants you to sign in and choose what to allow.", s.Business)
+	pr.say(0, "%s wants you to sign in and choose what to allow.", s.Business)
 	printScopes(pr, "Asked for:", s.Scopes)
 	site := "the same site as the business"
 	if !s.Matches {
@@ -159,17 +169,34 @@ func (p *profile) showSignIn(s agent.SignIn) {
 		"found through", strings.Join(s.CardChain, " -> "),
 	)
 	pr.line("")
+	p.showQR(s)
 	pr.line("Open  %s", s.Link.Reveal())
 	pr.line("Code  %s", s.UserCode.Reveal())
-	qrterminal.GenerateHalfBlock(s.Link.Reveal(), qrterminal.L, w)
-	pr.line("Waiting until %s. Ctrl-C stops waiting; the sign-in stays open, see: pactctl authorization list", s.Expires.In(p.app.zone).Format("15:04:05"))
+	pr.say(0, "Waiting until %s. Ctrl-C stops waiting; the sign-in stays open: pactctl authorization list", pr.clock(s.Expires, ofDay))
+}
+
+// besideQR is how many lines of a terminal stand below a QR code.
+const besideQR = 6
+
+// showQR shows a link to a telephone, if that could open it and the terminal is high
+// enough.
+func (p *profile) showQR(s agent.SignIn) {
+	if u, err := url.Parse(s.LinkOrigin); err != nil || loopback(u.Hostname()) {
+		return
+	}
+	var b bytes.Buffer
+	qrterminal.GenerateHalfBlock(s.Link.Reveal(), qrterminal.L, &b)
+	if p.app.height > 0 && bytes.Count(b.Bytes(), []byte("\n"))+besideQR > p.app.height {
+		return
+	}
+	_, _ = b.WriteTo(p.app.stderr)
 }
 
 // progress tells in lines on stderr what is going on.
 func (p *profile) progress(e agent.Event) {
 	until := ""
 	if !e.Until.IsZero() {
-		until = " until " + e.Until.In(p.app.zone).Format("15:04:05")
+		until = " until " + p.app.aside().clock(e.Until, ofDay)
 	}
 	switch e.Kind {
 	case agent.EventRefreshing:
@@ -237,6 +264,7 @@ func resultError(r agent.Result) error {
 	if r.Detail != "" {
 		text += ": " + r.Detail
 	}
+	text += remedy(r)
 	switch r.Status {
 	case agent.StatusReplied, agent.StatusDone:
 		return nil
@@ -244,6 +272,18 @@ func resultError(r agent.Result) error {
 		return actf("%s", text)
 	}
 	return errors.New(text)
+}
+
+// remedy is what a person can do about a result, if its text does not say.
+func remedy(r agent.Result) string {
+	if r.Status != agent.StatusApprovalRequired {
+		return ""
+	}
+	flags := ""
+	for _, id := range r.MissingScopes { // --yes covers what is asked for at first, and nothing that comes up later
+		flags += "--scope " + id + " "
+	}
+	return ": repeat with " + flags + "--yes, or on a terminal"
 }
 
 // refused gives a library error its exit code.
@@ -266,5 +306,5 @@ func stamp(p *printer, t time.Time) string {
 	if t.IsZero() {
 		return ""
 	}
-	return t.In(p.zone).Format("2006-01-02 15:04")
+	return p.clock(t, toMinute)
 }

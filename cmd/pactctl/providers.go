@@ -38,6 +38,13 @@ func newProvidersListCmd(p *profile) *cobra.Command {
 				if err != nil {
 					return refused(err)
 				}
+				s, err := ag.Status(ctx, c)
+				if err != nil {
+					return err
+				}
+				if s.Identity != nil && s.Reason == agent.ReasonSignerUnavailable {
+					p.app.note("The signer cannot be asked now, so what it has registered is missing, or as last known: %s", s.Detail)
+				}
 				return p.app.print(map[string]any{"providers": list}, func(pr *printer) {
 					if len(list) == 0 {
 						pr.line("No providers. Add one with: pactctl providers add ORIGIN --audience AUDIENCE")
@@ -60,8 +67,9 @@ func newProvidersAddCmd(p *profile) *cobra.Command {
 		Use:     "add ORIGIN --audience AUDIENCE",
 		Aliases: []string{"set"},
 		Short:   "Enter a provider's audience, or change it",
-		Example: `  pactctl providers add https://provider.example.com --audience aud-7f3a --label "Example"`,
-		Args:    cobra.ExactArgs(1),
+		Example: `  pactctl providers add https://provider.example.com --audience aud-7f3a \
+      --label "Example"`,
+		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if audience == "" {
 				return usagef("--audience AUDIENCE is required: the provider told it when the issuer was registered")
@@ -71,7 +79,7 @@ func newProvidersAddCmd(p *profile) *cobra.Command {
 				if err != nil {
 					return refused(err)
 				}
-				return p.app.print(v, func(pr *printer) { pr.line("Provider %s has audience %s.", v.Origin, v.Audience) })
+				return p.app.print(v, func(pr *printer) { pr.say(0, "Provider %s has audience %s.", v.Origin, v.Audience) })
 			})
 		},
 	}
@@ -92,7 +100,7 @@ func newProvidersRemoveCmd(p *profile) *cobra.Command {
 				if err := ag.RemoveProvider(ctx, c, args[0]); err != nil {
 					return refused(err)
 				}
-				return p.app.print(map[string]any{"origin": args[0], "removed": true}, func(pr *printer) { pr.line("Provider %s is removed.", args[0]) })
+				return p.app.print(map[string]any{"origin": args[0], "removed": true}, func(pr *printer) { pr.say(0, "Provider %s is removed.", args[0]) })
 			})
 		},
 	}

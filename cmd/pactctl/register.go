@@ -47,7 +47,7 @@ func printRegistration(p *printer, provider string, r *signerv1.RegisterProvider
 	if !r.Created {
 		what = "was already registered alike"
 	}
-	p.line("%s %s at %s.", r.Issuer, what, provider)
+	p.say(0, "%s %s at %s.", r.Issuer, what, provider)
 	state := "yes"
 	if !r.Enabled {
 		state = "not yet: the Provider has to enable it"

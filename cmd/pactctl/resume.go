@@ -23,11 +23,17 @@ func newResumeCmd(a *app) *cobra.Command {
 		Short:   "Lift the kill switch",
 		Long: `Lift what a kill of the same scope stopped. The entries are shown first, and
 only those are lifted: one that somebody adds meanwhile makes the command fail,
-and nothing changes.
+and nothing changes. It asks first; in a script, say --yes.
 
---all lifts every entry, whatever its scope.`,
-		Example: `  pactctl resume --all --reason "incident 12 is over"
-  pactctl resume --device THUMBPRINT --reason "phone found"`,
+--all lifts every entry, whatever its scope: also that of a stolen device. To
+lift one scope give its own flag, as the entry has it; an entry for everything
+goes only with all others. What must stay stopped for good is ended otherwise:
+see pactctl devices invalidate and pactctl credentials revoke.`,
+		Example: `  pactctl kill status                         # the entries and their scopes
+  pactctl resume --device THUMBPRINT --reason "phone found"
+  pactctl resume --issuer URL --reason "incident 11 is over"
+  pactctl resume --all --reason "incident 12 is over"
+  pactctl resume --all --reason "incident 12 is over" --yes   # in a script`,
 		Args: cobra.NoArgs,
 	}
 	t := newTarget(cmd)
@@ -68,26 +74,43 @@ func resume(ctx context.Context, a *app, s *operator, req *signerv1.ResumeReques
 	for _, e := range held {
 		printKillEntry(p, e)
 	}
-	question := "Lift this entry?"
-	if len(held) > 1 {
-		question = fmt.Sprintf("Lift these %d entries?", len(held))
-	}
-	if err := a.confirm(ctx, question); err != nil {
+	p.line("")
+	if err := a.confirm(ctx, resumeQuestion(req.Scope, held)); err != nil {
 		return err
 	}
 	resp, err := s.Resume(ctx, req)
 	if err != nil {
+		err = unanswered(err, "the entries may be lifted all the same: see pactctl kill status")
 		if reason(err) == "ENTRIES_NOT_SHOWN" {
 			return actf("%w", err)
 		}
 		return err
 	}
 	return a.print(messageJSON(resp), func(p *printer) {
-		p.line("Lifted %s, epoch %d.", strings.Join(resp.EntryIds, ", "), resp.Epoch)
+		p.say(0, "Lifted %s, epoch %d.", strings.Join(resp.EntryIds, ", "), resp.Epoch)
 		if !resp.DurableInCustody {
 			p.line("Not yet durable in custody: custody is away.")
 		}
 	})
+}
+
+// resumeQuestion asks about entries, and names those whose own scope is narrower than
+// the one that was asked for.
+func resumeQuestion(scope *signerv1.Scope, held []*signerv1.KillEntry) string {
+	var also []string
+	for _, e := range held {
+		if e.Scope.GetKind() != scope.Kind {
+			also = append(also, fmt.Sprintf("%s %s (%s)", e.Scope.GetKind(), e.Scope.GetValue(), e.Id))
+		}
+	}
+	question := "Lift this entry?"
+	if len(held) > 1 {
+		question = fmt.Sprintf("Lift these %d entries?", len(held))
+	}
+	if len(also) > 0 {
+		question = fmt.Sprintf("This also lifts the stop of %s. %s", strings.Join(also, ", "), question)
+	}
+	return question
 }
 
 // holds says whether a resume of scope lifts an entry of that scope. An issuer that

@@ -11,10 +11,12 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
+
+	"github.com/pactsigner/pactsigner/internal/build"
 )
 
-// version is set at build time with -ldflags "-X main.version=…".
-var version = "dev"
+// version is what `pactctl version` prints and signers see.
+var version = build.Version()
 
 // app is what every command works with. Commands read and write nothing but
 // through it, so that a test can stand in for the terminal and the clock.
@@ -28,6 +30,8 @@ type app struct {
 	// width is the terminal's width, or 0 if stdout is not a terminal: then
 	// nothing is ever shortened.
 	width int
+	// height is the height of the terminal on stderr, or 0 if that is none.
+	height int
 
 	output string // --output: text or json
 	yes    bool   // --yes
@@ -47,6 +51,9 @@ func newApp() *app {
 	}
 	if w, _, err := term.GetSize(int(os.Stdout.Fd())); err == nil {
 		a.width = w
+	}
+	if _, h, err := term.GetSize(int(os.Stderr.Fd())); err == nil {
+		a.height = h
 	}
 	return a
 }
@@ -72,8 +79,11 @@ unset time left out. Lists are whole. "credentials create" and "rotate" print
 the credential's members and "credential"; "enrollment-tokens create" the
 token's and "token"; "kill" also "barrier".
 
-Exit codes: 0 done, 1 failed, 2 wrong usage, 3 a person must act, 130
-interrupted.`,
+Commands that stop, end or replace something ask first. Off a terminal they do
+nothing and end with exit code 3 unless --yes is given.
+
+Exit codes: 0 done, 1 failed or declined (you were asked and did not say y), 2
+wrong usage, 3 a person must act, 130 interrupted.`,
 		Example: `  pactctl fleet status
   pactctl credentials create --name laptop
   pactctl kill --all --reason "drill"`,
@@ -89,6 +99,7 @@ interrupted.`,
 			return nil
 		},
 	}
+	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages ", fmt.Sprintf(".FlagUsagesWrapped %d ", columns)))
 	root.SetVersionTemplate("pactctl {{.Version}}\n")
 	root.PersistentFlags().StringVarP(&a.output, "output", "o", "text", "`format` of the result: text or json")
 	root.PersistentFlags().BoolVarP(&a.yes, "yes", "y", false, "answer yes instead of asking")
@@ -129,8 +140,23 @@ interrupted.`,
 		newAuditCmd(a),
 		newSandboxCmd(a),
 		newDemoCmd(a),
+		newVersionCmd(a),
 	)
 	return root
+}
+
+// newVersionCmd tells the version.
+func newVersionCmd(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:     "version",
+		GroupID: groupTools,
+		Short:   "Print the version",
+		Example: "  pactctl version",
+		Args:    cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			return a.print(object{{"version", version}}, func(p *printer) { p.line("%s", version) })
+		},
+	}
 }
 
 // newGroupCmd returns a command that only holds others: alone it prints its

@@ -30,10 +30,10 @@ func TestConfirm(t *testing.T) {
 		{"y\n", true, false, 0},
 		{"YES\n", true, false, 0},
 		{"y", true, false, 0},
-		{"n\n", true, false, exitAct},
-		{"\n", true, false, exitAct},
-		{"yep\n", true, false, exitAct},
-		{"", true, false, exitAct},
+		{"n\n", true, false, exitFailed},
+		{"\n", true, false, exitFailed},
+		{"yep\n", true, false, exitFailed},
+		{"", true, false, exitFailed},
 		{"y\n", false, false, exitAct},
 		{"", false, true, 0},
 		{"n\n", true, true, 0},
@@ -85,6 +85,17 @@ func TestErrorIsOneLine(t *testing.T) {
 	}
 }
 
+// On a terminal a question is broken between words.
+func TestConfirmLong(t *testing.T) {
+	a, _, stderr := testApp("y\n", true)
+	if err := a.confirm(context.Background(), "Revoke key "+testKid+" of "+longIssuer+" for good?"); err != nil {
+		t.Fatal(err)
+	}
+	if want := "Revoke key " + testKid + " of\n" + longIssuer + " for good? [y/N] "; stderr.String() != want {
+		t.Errorf("got %q, want %q", stderr, want)
+	}
+}
+
 // Every command has words that fit a terminal, and an example.
 func TestHelp(t *testing.T) {
 	a, _, _ := testApp("", false)
@@ -100,7 +111,10 @@ func TestHelp(t *testing.T) {
 		if cmd.Args == nil || cmd.RunE == nil {
 			t.Errorf("%s: needs Args and RunE", path)
 		}
-		for line := range strings.Lines(cmd.Long) {
+		for line := range strings.Lines(cmd.Long + "\n" + cmd.UsageString()) {
+			if strings.HasPrefix(line, `Use "`) { // cobra's own
+				continue
+			}
 			if n := len([]rune(strings.TrimSuffix(line, "\n"))); n > 80 {
 				t.Errorf("%s: a line of its help has %d columns: %s", path, n, line)
 			}

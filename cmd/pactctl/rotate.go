@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -23,9 +24,13 @@ verifier's cached key set has it. The timeline is shown before anything happens.
 
 --emergency revokes a compromised key and publishes a fresh one in one step.
 Tokens of the revoked key are accepted until verifiers' caches run out; the
-timeline says when.`,
+timeline says when. The command ends when a key signs: at once if the revoked
+key was not the one that signed.
+
+It asks first. In a script, say --yes: without a terminal and without --yes it
+does nothing and ends with exit code 3.`,
 		Example: `  pactctl rotate --dry-run
-  pactctl rotate --yes --reason "yearly"
+  pactctl rotate --reason "yearly" --yes   # in a script
   pactctl rotate --to RS256
   pactctl rotate --emergency --compromised KID --reason "key leaked"`,
 		Args: cobra.NoArgs,
@@ -77,29 +82,37 @@ func rotate(ctx context.Context, a *app, s *operator, req *signerv1.RotateKeyReq
 	req.DryRun, req.Issuer = false, plan.Issuer
 	done, err := s.RotateKey(ctx, req)
 	if err != nil {
-		return err
+		return unanswered(err, "the rotation may be done all the same: see pactctl keys")
 	}
-	if req.Emergency && done.Kid != "" {
-		if err := waitSigning(ctx, s, done); err != nil {
-			return err
-		}
-	}
-	return a.print(messageJSON(done), func(p *printer) {
+	err = a.print(messageJSON(done), func(p *printer) {
 		if a.yes {
 			printPlan(p, done)
 			p.line("")
 		}
-		switch {
-		case !req.Emergency:
-			p.line("Key %s is on the schedule (revision %d).", done.Kid, done.Revision)
-			p.line("Follow it with: pactctl keys")
-		case done.Kid == "":
+		if req.Emergency {
 			p.line("Key %s is revoked (revision %d).", req.CompromisedKid, done.Revision)
-		default:
-			p.line("Key %s is revoked (revision %d).", req.CompromisedKid, done.Revision)
-			p.line("Key %s signs: every replica serves it.", done.Kid)
+			return
 		}
+		p.say(0, "Key %s is on the schedule (revision %d).", done.Kid, done.Revision)
+		p.line("Follow it with: pactctl keys")
 	})
+	if err != nil || !req.Emergency {
+		return err
+	}
+	signs, err := waitSigning(ctx, a, s, req, done)
+	if err != nil || a.output == "json" {
+		return err
+	}
+	p := a.printer(a.stdout)
+	switch {
+	case signs == done.Kid:
+		p.say(0, "Key %s signs: every replica serves it.", signs)
+	case done.Kid == "":
+		p.say(0, "Key %s signs.", signs)
+	default:
+		p.say(0, "Key %s signs; the fresh key %s takes over later.", signs, done.Kid)
+	}
+	return p.err
 }
 
 // How often a fresh key is looked at, and how long it may take to sign: a replica
@@ -109,30 +122,38 @@ const (
 	signingWait = 3 * time.Minute
 )
 
-// waitSigning waits until the fresh key of an emergency signs, which is once every
-// replica serves it.
-func waitSigning(ctx context.Context, s *operator, done *signerv1.RotateKeyResponse) error {
-	interrupted := func(err error) error {
-		return fmt.Errorf("the key is revoked, but it is not known yet whether its successor %s signs: see pactctl keys: %w", done.Kid, err)
+// waitSigning waits until a key signs that is not the revoked one, and returns its
+// kid. If the revoked key was not the one that signs, that is so at once; else it is
+// when every replica serves the fresh key.
+func waitSigning(ctx context.Context, a *app, s *operator, req *signerv1.RotateKeyRequest, done *signerv1.RotateKeyResponse) (string, error) {
+	// The text of err is kept and its kind is not: "interrupted" alone would not say
+	// that the key is revoked.
+	unknown := func(err error) error {
+		return fmt.Errorf("key %s is revoked (revision %d), but it is not known whether a key signs; see pactctl keys: %v", req.CompromisedKid, done.Revision, err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, signingWait)
-	defer cancel()
 	tick := time.NewTicker(signingPoll)
 	defer tick.Stop()
-	for {
+	end := time.NewTimer(signingWait)
+	defer end.Stop()
+	for first := true; ; first = false {
 		resp, err := s.ListKeys(ctx, &signerv1.ListKeysRequest{Issuer: done.Issuer})
 		if err != nil {
-			return interrupted(err)
+			return "", unknown(err)
 		}
 		for _, k := range resp.Keys {
-			// A later rotation may have retired it again.
-			if k.Kid == done.Kid && (k.State == "signing" || k.State == "retiring") {
-				return nil
+			// A replica that has not heard of the revocation yet says that the key signs.
+			if k.State == "signing" && k.Kid != req.CompromisedKid {
+				return k.Kid, nil
 			}
+		}
+		if first {
+			a.note("Waiting until every replica serves the fresh key: no key signs before that.")
 		}
 		select {
 		case <-ctx.Done():
-			return interrupted(ctx.Err())
+			return "", unknown(errors.New("interrupted"))
+		case <-end.C:
+			return "", unknown(fmt.Errorf("none did within %v", signingWait))
 		case <-tick.C:
 		}
 	}
@@ -150,7 +171,7 @@ func printPlan(p *printer, plan *signerv1.RotateKeyResponse) {
 		if e.Detail != "" {
 			what += ": " + e.Detail
 		}
-		p.hanging(fmt.Sprintf("    %-26s  ", p.plan(e.Time)), what)
+		p.hanging(fmt.Sprintf("    %-30s  ", p.plan(e.Time)), what)
 	}
 	for _, n := range plan.Notes {
 		p.line("")
@@ -164,5 +185,5 @@ func (p *printer) plan(ts *timestamppb.Timestamp) string {
 		return "-"
 	}
 	t := ts.AsTime()
-	return fmt.Sprintf("%s (%s)", t.In(p.zone).Format("2006-01-02 15:04"), p.ago(t))
+	return fmt.Sprintf("%s (%s)", p.clock(t, toMinute), p.ago(t))
 }

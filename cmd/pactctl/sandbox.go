@@ -38,7 +38,8 @@ With -o json it prints one line when it is ready: {"provider", "audience",
 password is drawn at each start.`,
 		Example: `  pactctl sandbox
   pactctl sandbox --listen 127.0.0.1:0 -o json
-  pactctl sandbox --listen :8443 --public-url https://provider.test --brand-listen :8444 --brand-url https://air.test`,
+  pactctl sandbox --listen :8443 --public-url https://provider.test \
+      --brand-listen :8444 --brand-url https://air.test`,
 		Args: cobra.NoArgs,
 	}
 	f := cmd.Flags()

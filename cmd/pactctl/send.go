@@ -22,17 +22,19 @@ func newSendCmd(a *app) *cobra.Command {
 		Long: `Send a business a message and judge its answer.
 
 What may change something is shown whole first - message, destination, effect,
-permissions, digest - and you are asked. --yes confirms exactly that; what
-comes to differ from it, for example because the business asks for one more
-permission, is asked again. The effect is computed: declaring inspect lowers
-nothing.
+permissions, digest - and you are asked. --yes confirms what this command line
+asks for, once; what comes to differ from it, because the business asks for one
+more permission or grants more than was asked, is asked again. The effect is
+computed: declaring inspect lowers nothing.
 
 Exit codes: 0 answered, 1 failed (the reason says how), 3 you must sign in or
 approve, 130 interrupted. After outcome_unknown do not repeat it by another
 route.`,
 		Example: `  pactctl send --business larkline.example --message "Is LK 204 on time?"
-  pactctl send --business larkline.example --message "Show my upcoming flights" --scope flights:upcoming:read
-  pactctl send --business larkline.example --message "Rebook me onto LK 318" --effect change --scope flights:rebook --yes`,
+  pactctl send --business larkline.example --scope flights:upcoming:read \
+      --message "Show my upcoming flights"
+  pactctl send --business larkline.example --message "Rebook me onto LK 318" \
+      --effect change --scope flights:rebook --yes`,
 		Args: cobra.NoArgs,
 	}
 	p := newProfile(a, cmd)
@@ -61,7 +63,8 @@ route.`,
 	f := cmd.Flags()
 	f.StringVar(&req.Business, "business", "", "`BUSINESS`: its id, domain or card's URL")
 	f.StringVar(&req.Message, "message", "", "`TEXT` to send, - for stdin")
-	f.StringVar(&req.Effect, "effect", "inspect", "what it does, in your words: `inspect or change`")
+	req.Effect = "inspect"
+	f.Var((*effectFlag)(&req.Effect), "effect", "what it does, in your words: `inspect or change`")
 	f.StringSliceVar(&req.Scopes, "scope", nil, "permission `ID` that it needs; may be repeated")
 	f.StringVar(&req.Conversation, "conversation", "", "`ID` of a conversation to continue")
 	return cmd
@@ -90,9 +93,11 @@ func evidenceText(e agent.EvidenceView) string {
 	case agent.VerdictVerified:
 		return "The business signed for what it did."
 	case agent.VerdictMissing:
-		return "Evidence missing: the business signed nothing for this turn; changes there wait for your review."
+		return "Evidence missing: the business signed nothing for this turn. Changes there are held back; inspections still work."
+	case agent.VerdictUnverifiable:
+		return fmt.Sprintf("Evidence %s: the business's keys were not to be had. Changes there are held back until pactctl receipts verify %s succeeds.", e.Verdict, e.Receipt)
 	}
-	return fmt.Sprintf("Evidence %s (%s): changes there wait for your review.", e.Verdict, strings.Join(e.Issues, ", "))
+	return fmt.Sprintf("Evidence %s (%s). Changes there are held back; inspections still work.", e.Verdict, strings.Join(e.Issues, ", "))
 }
 
 // newChatCmd sends line by line in one conversation.
@@ -104,21 +109,25 @@ func newChatCmd(a *app) *cobra.Command {
 		Short: "Talk to a business, line by line, in one conversation",
 		Long: `Talk to a business, line by line, in one conversation. Each line is a message,
 sent as "pactctl send" does: what may change something is asked about, each
-time. An empty line is ignored; /quit or the end of input ends it. With -o
-json there is one result per line.`,
+time, so --yes has no place here. An empty line is ignored; /quit or the end of
+input ends it. With -o json there is one result per line.`,
 		Example: `  pactctl chat larkline.example
   pactctl chat larkline.example --scope flights:upcoming:read`,
 		Args: cobra.ExactArgs(1),
 	}
 	p := newProfile(a, cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if a.yes { // AP-1: it would approve messages not written yet
+			return usagef("chat takes no --yes: each change is decided on its own; use pactctl send --yes for one")
+		}
 		return p.with(cmd.Context(), func(ctx context.Context, ag *agent.Agent, c agent.Caller) error {
 			req := agent.SendRequest{Business: args[0], Effect: effect, Scopes: scopes, Conversation: conversation}
 			return p.chat(ctx, ag, c, req)
 		})
 	}
 	f := cmd.Flags()
-	f.StringVar(&effect, "effect", "inspect", "what each line does, in your words: `inspect or change`")
+	effect = "inspect"
+	f.Var((*effectFlag)(&effect), "effect", "what each line does, in your words: `inspect or change`")
 	f.StringSliceVar(&scopes, "scope", nil, "permission `ID` that the lines need; may be repeated")
 	f.StringVar(&conversation, "conversation", "", "`ID` of a conversation to continue")
 	return cmd

@@ -36,7 +36,7 @@ func printStatus(p *printer, v agent.StatusView) {
 	if v.Ready {
 		p.line("Ready.")
 	} else {
-		p.line("Not ready: %s: %s", v.Reason, v.Detail)
+		p.say(0, "Not ready: %s: %s", v.Reason, v.Detail)
 	}
 	if v.Identity != nil {
 		printIdentity(p, *v.Identity)
@@ -50,7 +50,7 @@ func printStatus(p *printer, v agent.StatusView) {
 		p.line("%s pending: pactctl authorization list", plural(c.PendingAuthorizations, "sign-in"))
 	}
 	if c.OutcomeUnknown > 0 {
-		p.line("%s of unknown outcome: do not repeat them by another route", plural(c.OutcomeUnknown, "operation"))
+		p.say(0, "%s of unknown outcome: do not repeat them by another route", plural(c.OutcomeUnknown, "operation"))
 	}
 	if c.EvidenceToReview > 0 {
 		p.line("%s to look at: pactctl receipts list", plural(c.EvidenceToReview, "receipt"))

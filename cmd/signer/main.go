@@ -11,10 +11,12 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
+
+	"github.com/pactsigner/pactsigner/internal/build"
 )
 
-// version is set at build time with -ldflags "-X main.version=…".
-var version = "dev"
+// version is what `signer version` prints and the metrics and the fleet tell.
+var version = build.Version()
 
 // Exit codes.
 const (
@@ -75,6 +77,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage or configuration.`,
 		Example: `  signer serve
   signer serve --config /etc/pact/signer.yaml
   signer config check --config /etc/pact/signer.yaml`,
+		Version:           version,
 		SilenceErrors:     true,
 		SilenceUsage:      true,
 		PersistentPreRun:  func(*cobra.Command, []string) { a.started = true },
@@ -82,6 +85,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage or configuration.`,
 		RunE:              showHelp,
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
 	}
+	root.SetVersionTemplate("{{.Version}}\n")
 	root.AddCommand(a.serveCmd(), a.initCmd(), a.configCmd(), a.tokenCmd(), a.versionCmd())
 	return root
 }

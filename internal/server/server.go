@@ -305,7 +305,8 @@ func (s *Server) watchReadiness(ctx context.Context) {
 	for {
 		why := strings.Join(s.unready(), "; ")
 		if why == "" && first {
-			first = false
+			first, said = false, why
+			s.log.Info("ready") // before what Ready lets others say
 			close(s.ready)
 			tick.Reset(readyLater)
 		}
