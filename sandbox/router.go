@@ -142,6 +142,9 @@ func (s *Sandbox) serveProvider(w http.ResponseWriter, r *http.Request) {
 		var err error
 		if who, err = s.identities.caller(r.Context(), r.Header, s.audience); err != nil {
 			s.log.Info("caller refused", "path", path, "reason", err)
+			if r.ContentLength != 0 { // else net/http would wait for the rest of the body first
+				w.Header().Set("Connection", "close")
+			}
 			w.Header().Set("WWW-Authenticate", `Bearer realm="a2a"`)
 			w.WriteHeader(http.StatusUnauthorized)
 			return

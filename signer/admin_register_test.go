@@ -77,6 +77,9 @@ func TestAdminRegister(t *testing.T) {
 		if _, err := w.admin().RegisterProvider(ctx, req); status.Code(err) != want {
 			t.Errorf("%d: %v", code, err)
 		}
+		if e := w.lastAct(); e.Action != "provider.register.failed" || e.Detail["error"] == "" || strings.Contains(e.String(), token) {
+			t.Errorf("%d: audit: %v", code, e)
+		}
 	}
 	for _, bad := range []*signerv1.RegisterProviderRequest{
 		{Provider: url, Name: "X"}, {Provider: url, Name: "a"}, {Provider: url, Name: "-a"}, {Provider: url, Name: strings.Repeat("a", 64)},

@@ -279,6 +279,9 @@ func TestAdminWithdrawKeys(t *testing.T) {
 	var acts []string
 	for _, a := range w.trail() {
 		acts = append(acts, a.Action+" "+a.Issuer+" "+a.Reason)
+		if a.Action == "keys.withdraw" && a.Detail["revoked"] == "" {
+			t.Errorf("the entry does not name the revoked keys: %v", a)
+		}
 	}
 	if want := []string{"kill  leak", "keys.withdraw " + issuerA + " leak", "keys.withdraw " + issuerB + " leak"}; !slices.Equal(acts, want) {
 		t.Errorf("audit: %q", acts)

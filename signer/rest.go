@@ -88,6 +88,7 @@ func (s *Service) serveContract(w http.ResponseWriter, r *http.Request, i *issue
 	h.Set("X-Content-Type-Options", "nosniff")
 	if r.Method != http.MethodPost {
 		h.Set("Allow", http.MethodPost)
+		unread(w, r)
 		http.Error(w, "method not allowed", http.StatusMethodNotAllowed)
 		return
 	}
@@ -95,10 +96,12 @@ func (s *Service) serveContract(w http.ResponseWriter, r *http.Request, i *issue
 	charset := parameters["charset"]
 	if err != nil || media != "application/json" || len(r.Header.Values("Content-Type")) != 1 ||
 		charset != "" && !strings.EqualFold(charset, "utf-8") {
+		unread(w, r)
 		writeRefusal(w, invalid("Content-Type: must be application/json"))
 		return
 	}
 	if enc := strings.Join(r.Header.Values("Content-Encoding"), ","); enc != "" && enc != "identity" {
+		unread(w, r)
 		writeRefusal(w, invalid("Content-Encoding: bodies are not compressed"))
 		return
 	}
@@ -112,6 +115,14 @@ func (s *Service) serveContract(w http.ResponseWriter, r *http.Request, i *issue
 	r.Body = &contractBody{ReadCloser: http.MaxBytesReader(w, r.Body, maxBody), call: c}
 	ctx := withCall(r.Context(), c)
 	gateway.ServeHTTP(&lastCheck{ResponseWriter: w, ctx: ctx, service: s, call: c}, r.WithContext(ctx))
+}
+
+// unread lets an answer go out although the body was not read: the connection ends
+// with it, else net/http would wait for the rest of the body first.
+func unread(w http.ResponseWriter, r *http.Request) {
+	if r.ContentLength != 0 {
+		w.Header().Set("Connection", "close")
+	}
 }
 
 // lastCheck asks the switch once more when the answer is handed to the transport;
