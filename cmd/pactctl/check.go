@@ -15,6 +15,9 @@ import (
 	"github.com/pactsigner/pactsigner/agent/egress"
 )
 
+// errTokenArgument names no part of what was given.
+var errTokenArgument = errors.New("that is a token, not a file: pass it on standard input, with - as FILE, where other users of this machine do not see it")
+
 // newCheckCmd judges documents as the agent would, without acting on them.
 func newCheckCmd(a *app) *cobra.Command {
 	cmd := newGroupCmd("check", "Check a card, metadata, token, receipt, URL or message")
@@ -147,6 +150,8 @@ func (c *checker) read(ctx context.Context, source string, purpose egress.Purpos
 		in = c.stdin
 	case strings.HasPrefix(source, "https://"), strings.HasPrefix(source, "http://"):
 		return c.fetch(ctx, source, purpose)
+	case strings.HasPrefix(source, "eyJ") && strings.Count(source, ".") == 2:
+		return document{}, errTokenArgument
 	default:
 		f, err := os.Open(source)
 		if errors.Is(err, os.ErrNotExist) && !strings.ContainsAny(source, "/\\") && strings.Contains(source, ".") {

@@ -282,3 +282,13 @@ func TestCheckUsage(t *testing.T) {
 		}
 	}
 }
+
+// A token belongs in a file or on standard input, and not in a message.
+func TestCheckTokenAsArgument(t *testing.T) {
+	a, stdout, stderr := testApp("", false)
+	const token = "eyJhbGciOiJFUzI1NiJ9.e30.c2ln"
+	code := a.run(t.Context(), []string{"check", "token", token})
+	if code == 0 || !strings.Contains(stderr.String(), "standard input") || strings.Contains(stdout.String()+stderr.String(), token) {
+		t.Errorf("exit %d\n%s%s", code, stdout, stderr)
+	}
+}

@@ -109,8 +109,17 @@ everything that is wrong with it. Opens no socket and no store.`,
 				names[i] = "the public listener's URL"
 			}
 		}
-		_, err = fmt.Fprintf(a.stdout, "The configuration is fine. Issuers: %s\n", strings.Join(names, ", "))
-		return err
+		if _, err := fmt.Fprintf(a.stdout, "The configuration is fine. Issuers: %s\n", strings.Join(names, ", ")); err != nil {
+			return err
+		}
+		for i, is := range c.Issuers {
+			p := is.RotationParams()
+			if _, err := fmt.Fprintf(a.stdout, "  %s\n    rotation.lead     %v, at least %v\n    rotation.overlap  %v, at least %v\n",
+				names[i], p.Lead, p.MinLead(), p.Overlap, p.MinOverlap()); err != nil {
+				return err
+			}
+		}
+		return nil
 	}
 	return cmd
 }
