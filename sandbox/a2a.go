@@ -87,7 +87,11 @@ func writeBody(w http.ResponseWriter, status int, contentType string, body []byt
 }
 
 func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
-	return io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	if err == nil {
+		w.Header().Del("Connection") // of closeUnread
+	}
+	return body, err
 }
 
 // mediaType is the type of a Content-Type header without its parameters.

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -124,6 +125,34 @@ func (f *keyFetcher) get(ctx context.Context, rawURL string) ([]byte, error) {
 func loopbackHost(host string) bool {
 	addr, err := netip.ParseAddr(host)
 	return host == "localhost" || err == nil && addr.Unmap().IsLoopback()
+}
+
+// internalNetworks are those that no agent takes a URL of, beside what netip knows
+// as private, link-local and unspecified.
+var internalNetworks = []netip.Prefix{netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("100.64.0.0/10")}
+
+// agentsRefuse says why personal agents would not use a URL of this origin; "" if
+// they would, those in development mode at least. It looks through no odd spelling
+// of an address: nobody hides their own.
+func agentsRefuse(u *url.URL) string {
+	host := strings.TrimSuffix(strings.ToLower(u.Hostname()), ".")
+	if loopbackHost(host) || strings.HasSuffix(host, ".localhost") {
+		return ""
+	}
+	if addr, err := netip.ParseAddr(host); err == nil {
+		addr = addr.WithZone("").Unmap()
+		if addr.IsPrivate() || addr.IsLinkLocalUnicast() || addr.IsUnspecified() ||
+			slices.ContainsFunc(internalNetworks, func(p netip.Prefix) bool { return p.Contains(addr) }) {
+			return "the host is an internal address"
+		}
+	}
+	switch {
+	case host == "metadata", host == "instance-data", strings.HasSuffix(host, ".internal"):
+		return "the host is an internal name"
+	case u.Scheme != "https":
+		return "it is http, and the host is not loopback"
+	}
+	return ""
 }
 
 // originOf returns scheme://host[:port] of an absolute http or https URL that

@@ -55,8 +55,8 @@ type page struct {
 	Approved bool // connected
 }
 
-// show writes a page: never cached, framed, or referred from, and without
-// anything loaded.
+// show writes a page: never cached or framed, without anything loaded, and
+// referred from by no more than its origin.
 func (s *Sandbox) show(w http.ResponseWriter, status int, name string, p page) {
 	p.Style = pageStyle
 	var body bytes.Buffer
@@ -71,7 +71,7 @@ func (s *Sandbox) show(w http.ResponseWriter, status int, name string, p page) {
 		"; form-action "+s.publicURL+" "+s.brandURL+"; frame-ancestors 'none'; base-uri 'none'")
 	h.Set("X-Frame-Options", "DENY")
 	h.Set("X-Content-Type-Options", "nosniff")
-	h.Set("Referrer-Policy", "no-referrer")
+	h.Set("Referrer-Policy", "origin") // with "no-referrer" a form's Origin would be null
 	h.Set("Cross-Origin-Opener-Policy", "same-origin")
 	writeBody(w, status, "text/html; charset=utf-8", body.Bytes())
 }
@@ -281,8 +281,15 @@ func (s *Sandbox) connected(w http.ResponseWriter, r *http.Request, b *business)
 	s.show(w, http.StatusOK, "connected.html", p)
 }
 
-// pageForm reads a form that a page posted. Only scope may come more than once.
+// pageForm reads a form that a page of ours posted: if the browser says from which
+// origin, it is one of our two. Only scope may come more than once.
 func (s *Sandbox) pageForm(w http.ResponseWriter, r *http.Request) (url.Values, bool) {
+	for _, origin := range r.Header.Values("Origin") {
+		if origin != s.publicURL && origin != s.brandURL {
+			s.showError(w, http.StatusForbidden, "This form was sent from another website. Nothing was changed by it.")
+			return nil, false
+		}
+	}
 	body, err := readBody(w, r)
 	if err == nil {
 		var form url.Values

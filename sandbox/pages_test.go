@@ -105,13 +105,48 @@ func TestPagesAreGuarded(t *testing.T) {
 			}
 		}
 		if a.header.Get("X-Frame-Options") != "DENY" || a.header.Get("Cache-Control") != "no-store" ||
-			a.header.Get("Referrer-Policy") != "no-referrer" || a.header.Get("X-Content-Type-Options") != "nosniff" ||
+			a.header.Get("Referrer-Policy") != "origin" || a.header.Get("X-Content-Type-Options") != "nosniff" ||
 			a.header.Get("Content-Type") != "text/html; charset=utf-8" || a.header.Get("Set-Cookie") != "" {
 			t.Errorf("%s: %v", name, a.header)
 		}
 		if strings.Contains(string(a.body), "<script") || strings.Contains(string(a.body), "ZgotmplZ") {
 			t.Errorf("%s: %s", name, a.body)
 		}
+	}
+}
+
+// A form that a browser sends from another website is refused, and what it holds is
+// not used up by it. Who is no browser says no origin.
+func TestFormsOfOtherSites(t *testing.T) {
+	w := newWorld(t)
+	form := func(address, origin string, values url.Values) answer {
+		headers := []string{"Content-Type: application/x-www-form-urlencoded"}
+		if origin != "" {
+			headers = append(headers, "Origin: "+origin)
+		}
+		return w.do(http.MethodPost, address, values.Encode(), headers...)
+	}
+	foreign := []string{"https://evil.example", "null", w.ready.Provider + "0", w.ready.Provider + "/", strings.ToUpper(w.ready.Provider)}
+	for _, own := range []string{"", w.ready.Provider, w.sandbox.brandURL} {
+		action, _, assertion := firstForm(t, w.login(text(t, w.device(scopeUpcoming), "verification_uri_complete"), testAccounts[0].Email, testAccounts[0].Password))
+		steps := []url.Values{{"assertion": {assertion}}, nil}
+		for i, values := range steps {
+			for _, origin := range foreign {
+				if a := form(action, origin, values); a.status != http.StatusForbidden || !strings.Contains(string(a.body), "another website") {
+					t.Errorf("step %d from %s: %d %s", i, origin, a.status, a.body)
+				}
+			}
+			a := form(action, own, values)
+			if i == 0 {
+				_, _, session := firstForm(t, a)
+				steps[1] = url.Values{"session": {session}, "decision": {"deny"}}
+			} else if a.status != http.StatusSeeOther {
+				t.Errorf("from %q: %d %s", own, a.status, a.body)
+			}
+		}
+	}
+	if a := form(w.sandbox.brandURL+loginPath, "https://evil.example", nil); a.status != http.StatusForbidden {
+		t.Errorf("login: %d", a.status)
 	}
 }
 

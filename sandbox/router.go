@@ -105,9 +105,19 @@ func shape(segments []string) (map[string]route, bool) {
 	return methods, ok
 }
 
+// closeUnread has the connection end with the answer, which net/http would else
+// hold back until the rest of the body is there; readBody takes that back once the
+// body was read. HTTP/2 needs none of it.
+func closeUnread(answer http.Header, r *http.Request) {
+	if r.ProtoMajor == 1 && r.ContentLength != 0 {
+		answer.Set("Connection", "close")
+	}
+}
+
 // serveProvider is the Provider's handler. The shape of a route comes first (404,
 // 405), then who calls (401), then the brand (404), then what they say.
 func (s *Sandbox) serveProvider(w http.ResponseWriter, r *http.Request) {
+	closeUnread(w.Header(), r)
 	path := r.URL.EscapedPath()
 	switch path {
 	case platformsPath:
@@ -142,9 +152,6 @@ func (s *Sandbox) serveProvider(w http.ResponseWriter, r *http.Request) {
 		var err error
 		if who, err = s.identities.caller(r.Context(), r.Header, s.audience); err != nil {
 			s.log.Info("caller refused", "path", path, "reason", err)
-			if r.ContentLength != 0 { // else net/http would wait for the rest of the body first
-				w.Header().Set("Connection", "close")
-			}
 			w.Header().Set("WWW-Authenticate", `Bearer realm="a2a"`)
 			w.WriteHeader(http.StatusUnauthorized)
 			return
@@ -192,6 +199,7 @@ func allow(w http.ResponseWriter, r *http.Request, methods map[string]route) boo
 // serveBrandSite is the handler of the brands' own domain: the well-known card of
 // the first brand, and the login of all.
 func (s *Sandbox) serveBrandSite(w http.ResponseWriter, r *http.Request) {
+	closeUnread(w.Header(), r)
 	get := map[string]route{http.MethodGet: {anonymous: (*Sandbox).serveCard}}
 	switch r.URL.EscapedPath() {
 	case "/.well-known/agent-card.json":

@@ -40,7 +40,8 @@ type Config struct {
 	// own domain; "127.0.0.1:0" if empty.
 	Listen, BrandListen string
 	// PublicURL and BrandURL are the origins under which others reach the two;
-	// "http://" and the listener's address if empty.
+	// "http://" and the listener's address if empty. Agents must be willing to use
+	// them: https and a public host, or loopback.
 	PublicURL, BrandURL string
 	// Audience is what PA-JWTs for this Provider must have as aud; PublicURL +
 	// "/a2a" if empty. It must not be an interface URL.
@@ -210,8 +211,12 @@ func (l *listening) open(listenField, listen, urlField, origin string, h http.Ha
 		}
 		origin = "http://" + l.listener.Addr().String()
 	}
-	if u, err := url.Parse(origin); err != nil || originOf(origin) != origin || u.Host == "" {
+	u, err := url.Parse(origin)
+	if err != nil || originOf(origin) != origin || u.Host == "" {
 		return "", fmt.Errorf("sandbox: %s %q: use an origin such as https://provider.example, without a path or trailing slash", urlField, origin)
+	}
+	if reason := agentsRefuse(u); reason != "" {
+		return "", fmt.Errorf("sandbox: %s %q: agents refuse it, since %s: use https and a public host name, or a loopback address", urlField, origin, reason)
 	}
 	return origin, nil
 }

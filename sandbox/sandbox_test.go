@@ -416,7 +416,7 @@ func TestConfigNamesTheField(t *testing.T) {
 		"Listen":            {Listen: "nonsense"},
 		"PublicURL":         {PublicURL: "http://provider.example/path"},
 		"BrandURL":          {BrandURL: "ftp://x"},
-		"Audience":          {PublicURL: "http://p.example", Audience: "http://p.example/a2a/" + LarklineID},
+		"Audience":          {PublicURL: "https://p.example", Audience: "https://p.example/a2a/" + LarklineID},
 		"Brands":            {Brands: []Brand{{ID: "x y"}}},
 		"Accounts":          {Accounts: []Account{{ID: "a", Login: Login{"a@b.example", "short"}}}},
 		"Params.TokenTTL":   {Params: func() Params { p := Defaults(); p.TokenTTL = 2 * time.Hour; return p }()},
@@ -434,6 +434,30 @@ func TestConfigNamesTheField(t *testing.T) {
 				t.Errorf("%v does not name %s", err, name)
 			}
 		})
+	}
+}
+
+// New refuses the origins that agents would, and says why.
+func TestOriginsThatAgentsRefuse(t *testing.T) {
+	for origin, reason := range map[string]string{
+		"https://provider.example": "", "https://provider.example:8443": "", "https://8.8.8.8": "",
+		"http://127.0.0.1:8791": "", "https://127.0.0.1:8791": "", "http://localhost:8791": "", "http://air.localhost": "", "http://[::1]:8791": "",
+		"http://provider.example": "it is http", "http://8.8.8.8:8791": "it is http", "http://sandbox:8791": "it is http",
+		"https://10.0.0.1": "internal address", "http://192.168.1.5:8791": "internal address", "https://169.254.169.254": "internal address",
+		"https://100.64.0.1": "internal address", "https://0.0.0.0": "internal address", "https://0.1.2.3": "internal address",
+		"https://[fc00::1]": "internal address", "https://[fe80::1]": "internal address", "https://[::ffff:10.0.0.1]": "internal address",
+		"https://metadata": "internal name", "https://sandbox.internal": "internal name",
+	} {
+		for field, cfg := range map[string]Config{"PublicURL": {PublicURL: origin}, "BrandURL": {BrandURL: origin}} {
+			cfg.passwordMemory = 64
+			s, err := New(cfg)
+			if err == nil {
+				_ = s.Close()
+			}
+			if (err == nil) != (reason == "") || err != nil && (!strings.Contains(err.Error(), field) || !strings.Contains(err.Error(), reason)) {
+				t.Errorf("%s %s: %v, want %q", field, origin, err, reason)
+			}
+		}
 	}
 }
 

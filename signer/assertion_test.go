@@ -12,7 +12,6 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -29,7 +28,7 @@ type assertionVectors struct {
 	Given struct {
 		Endpoint string                `json:"endpoint"`
 		Enrolled []*signerv1.PublicJwk `json:"enrolled"`
-		Now      int64                 `json:"now"`
+		Now      Seconds               `json:"now"`
 	} `json:"given"`
 	Cases []struct {
 		Name      string `json:"name"`
@@ -61,8 +60,64 @@ func eachVectorFile(t *testing.T, test func(t *testing.T, v assertionVectors)) {
 	}
 }
 
-// replayNames is as in TestServiceAssertionVectors.
-var replayNames = regexp.MustCompile(`(?i)replay|again|twice|reuse|already-used|second-use`)
+// Seconds are Unix seconds in a vector file: whole, however they are written.
+type Seconds int64
+
+func (s *Seconds) UnmarshalJSON(data []byte) error {
+	var f float64
+	if err := json.Unmarshal(data, &f); err != nil {
+		return err
+	}
+	if *s = Seconds(f); float64(*s) != f {
+		return errors.New("not whole seconds")
+	}
+	return nil
+}
+
+// Time is the moment.
+func (s Seconds) Time() time.Time { return time.Unix(int64(s), 0) }
+
+func TestSeconds(t *testing.T) {
+	for _, written := range []string{"1800000000", "1800000000.0", "1.8e9"} {
+		var s Seconds
+		if err := json.Unmarshal([]byte(written), &s); err != nil || s.Time().Unix() != 1800000000 {
+			t.Errorf("%s: %d, %v", written, s, err)
+		}
+	}
+}
+
+// NamesReplay says whether a case is, by its name, of an assertion that was used
+// before: there the guard against replay is not fresh.
+func NamesReplay(name string) bool {
+	words := strings.FieldsFunc(strings.ToLower(name), func(c rune) bool { return (c < 'a' || c > 'z') && (c < '0' || c > '9') })
+	before := ""
+	for _, w := range words {
+		switch {
+		case strings.HasPrefix(w, "replay"), w == "again", w == "twice", w == "reuse", w == "reused",
+			w == "use" && (before == "second" || before == "re"):
+			return true
+		case w == "used" && before != "jwk" && before != "jku" && before != "x5u" && before != "x5c": // a member of the header
+			return true
+		}
+		before = w
+	}
+	return false
+}
+
+func TestNamesReplay(t *testing.T) {
+	for _, name := range []string{
+		"replay", "replayed", "good-replayed", "same-jti-again", "presented twice", "Reused_JTI", "re-use", "reuse", "jti-used", "already-used", "second-use", "a-second-use",
+	} {
+		if !NamesReplay(name) {
+			t.Errorf("%s is of a first use", name)
+		}
+	}
+	for _, name := range []string{"good", "second-device", "second-user", "against-another-endpoint", "unused", "jwk-used", "no-jti", "use"} {
+		if NamesReplay(name) {
+			t.Errorf("%s is of a second use", name)
+		}
+	}
+}
 
 func TestAssertionVectors(t *testing.T) {
 	eachVectorFile(t, func(t *testing.T, v assertionVectors) {
@@ -76,17 +131,28 @@ func TestAssertionVectors(t *testing.T) {
 		}
 		for _, c := range v.Cases {
 			t.Run(c.Name, func(t *testing.T) {
-				verdict := "unauthorized"
-				a, err := parseAssertion(c.Assertion)
-				if err == nil && keys[a.thumbprint] != nil {
-					if err = a.verify([]string{v.Given.Endpoint}, keys[a.thumbprint], time.Unix(v.Given.Now, 0)); err == nil {
-						verdict = "ok"
+				used := map[[2]string]bool{} // key and jti: the guard against replay
+				present := func() (string, error) {
+					a, err := parseAssertion(c.Assertion)
+					if err != nil || keys[a.thumbprint] == nil {
+						return "unauthorized", err
+					}
+					if err := a.verify([]string{v.Given.Endpoint}, keys[a.thumbprint], v.Given.Now.Time()); err != nil {
+						return "unauthorized", err
+					}
+					use := [2]string{a.thumbprint, a.jti}
+					if used[use] {
+						return "unauthorized", errors.New("it was used before")
+					}
+					used[use] = true
+					return "ok", nil
+				}
+				if NamesReplay(c.Name) && c.Want == "unauthorized" {
+					if verdict, err := present(); verdict != "ok" {
+						t.Errorf("the first use: %s (%v)", verdict, err)
 					}
 				}
-				if verdict == "ok" && c.Want == "unauthorized" && replayNames.MatchString(c.Name) {
-					return // good by itself; that it was used is the store's to say: TestServiceAssertionVectors
-				}
-				if verdict != c.Want {
+				if verdict, err := present(); verdict != c.Want {
 					t.Errorf("got %s (%v), want %s", verdict, err, c.Want)
 				}
 			})

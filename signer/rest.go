@@ -38,6 +38,7 @@ func (s *Service) newHandler() (http.Handler, error) {
 		byIssuer[i] = s.issuerHandler(i, gateway)
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		closeUnread(w.Header(), r)
 		if r.URL.Path == "/livez" {
 			livez(w, r)
 			return
@@ -49,6 +50,15 @@ func (s *Service) newHandler() (http.Handler, error) {
 		}
 		byIssuer[i].ServeHTTP(w, r)
 	}), nil
+}
+
+// closeUnread has the connection end with the answer, which net/http would else
+// hold back until the rest of the body is there; contractBody takes that back once
+// the body was read. HTTP/2 needs none of it.
+func closeUnread(answer http.Header, r *http.Request) {
+	if r.ProtoMajor == 1 && r.ContentLength != 0 {
+		answer.Set("Connection", "close")
+	}
 }
 
 // livez answers that the process serves HTTP, whatever host it is asked under.
@@ -88,7 +98,6 @@ func (s *Service) serveContract(w http.ResponseWriter, r *http.Request, i *issue
 	h.Set("X-Content-Type-Options", "nosniff")
 	if r.Method != http.MethodPost {
 		h.Set("Allow", http.MethodPost)
-		unread(w, r)
 		http.Error(w, "method not allowed", http.StatusMethodNotAllowed)
 		return
 	}
@@ -96,12 +105,10 @@ func (s *Service) serveContract(w http.ResponseWriter, r *http.Request, i *issue
 	charset := parameters["charset"]
 	if err != nil || media != "application/json" || len(r.Header.Values("Content-Type")) != 1 ||
 		charset != "" && !strings.EqualFold(charset, "utf-8") {
-		unread(w, r)
 		writeRefusal(w, invalid("Content-Type: must be application/json"))
 		return
 	}
 	if enc := strings.Join(r.Header.Values("Content-Encoding"), ","); enc != "" && enc != "identity" {
-		unread(w, r)
 		writeRefusal(w, invalid("Content-Encoding: bodies are not compressed"))
 		return
 	}
@@ -112,17 +119,9 @@ func (s *Service) serveContract(w http.ResponseWriter, r *http.Request, i *issue
 	r.Header.Del("Grpc-Timeout") // the gateway would heed it; the deadline is ours
 	r.Header.Del("Te")           // no answer has trailers
 	defer s.recovered(r.Context(), func(refusal *Refusal) { writeRefusal(w, refusal) })
-	r.Body = &contractBody{ReadCloser: http.MaxBytesReader(w, r.Body, maxBody), call: c}
+	r.Body = &contractBody{ReadCloser: http.MaxBytesReader(w, r.Body, maxBody), call: c, answer: h}
 	ctx := withCall(r.Context(), c)
 	gateway.ServeHTTP(&lastCheck{ResponseWriter: w, ctx: ctx, service: s, call: c}, r.WithContext(ctx))
-}
-
-// unread lets an answer go out although the body was not read: the connection ends
-// with it, else net/http would wait for the rest of the body first.
-func unread(w http.ResponseWriter, r *http.Request) {
-	if r.ContentLength != 0 {
-		w.Header().Set("Connection", "close")
-	}
 }
 
 // lastCheck asks the switch once more when the answer is handed to the transport;
@@ -154,10 +153,20 @@ func (l *lastCheck) Write(body []byte) (n int, err error) {
 }
 
 // contractBody remembers what is wrong with a body, of which the gateway keeps
-// only the words.
+// only the words, and lets the connection live once it was read.
 type contractBody struct {
 	io.ReadCloser
-	call *call
+	call   *call
+	answer http.Header
+}
+
+// Read implements io.Reader.
+func (b *contractBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err == io.EOF {
+		b.answer.Del("Connection")
+	}
+	return n, err
 }
 
 // contractJSON is the strict JSON of the contract.

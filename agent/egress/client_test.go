@@ -138,7 +138,8 @@ func TestRebindingAtARedirect(t *testing.T) {
 // TestResolve covers UR-3 and UR-5 on what names answer, and TR-8's codes.
 func TestResolve(t *testing.T) {
 	w := newWorld(t, public, http.NotFoundHandler())
-	for _, host := range []string{"internal.example", "mixed.example", "mapped.example", "none.example", "unknown.example"} {
+	for _, host := range []string{"internal.example", "mixed.example", "mapped.example", "none.example", "unknown.example",
+		"224.0.0.1", "198.18.0.1", "[fec0::1]", "[100::1]", "[2001::1]"} { // these a URL may name (UR-3)
 		_, err := w.client.Do(t.Context(), Request{Purpose: Message, Method: "POST", URL: "https://" + host + "/", Body: []byte("x")})
 		wantCode(t, err, DestinationRefused, false)
 	}

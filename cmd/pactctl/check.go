@@ -13,10 +13,11 @@ import (
 
 	"github.com/pactsigner/pactsigner/agent"
 	"github.com/pactsigner/pactsigner/agent/egress"
+	"github.com/pactsigner/pactsigner/jwks"
 )
 
 // errTokenArgument names no part of what was given.
-var errTokenArgument = errors.New("that is a token, not a file: pass it on standard input, with - as FILE, where other users of this machine do not see it")
+var errTokenArgument = errors.New("that is a token or a document, not a file: pass it on standard input, with - as FILE, where other users of this machine do not see it")
 
 // newCheckCmd judges documents as the agent would, without acting on them.
 func newCheckCmd(a *app) *cobra.Command {
@@ -109,17 +110,41 @@ func (c *checker) report(r checked, fields ...string) error {
 	return fmt.Errorf("the %s does not pass: %s", strings.Replace(r.Kind, "url", "URL", 1), r.Reason)
 }
 
-// unread reports a document that could not be fetched as a result too, with
-// discovery's codes (DI-2) or egress's; any other error stays one.
+// unread reports a document that could not be read as a result too: one that was
+// fetched with discovery's codes (DI-2) or egress's, another with those of
+// unreadReason. People are told of the latter in one line.
 func (c *checker) unread(kind string, err error) error {
 	var f *fetchError
-	if !errors.As(err, &f) {
+	r := checked{Kind: kind, Verdict: "unread"}
+	switch {
+	case errors.As(err, &f):
+		r.Reason, r.Hops = f.reason, f.hops
+	case c.output != "json":
 		return err
+	default:
+		r.Reason = unreadReason(err)
 	}
-	return c.report(checked{
-		Kind: kind, Verdict: "unread", Reason: f.reason, Hops: f.hops,
-		Problems: []agent.Problem{{Reason: f.reason, Detail: f.Error()}},
-	})
+	r.Problems = []agent.Problem{{Reason: r.Reason, Detail: err.Error()}}
+	return c.report(r)
+}
+
+var (
+	errTooLong      = fmt.Errorf("longer than %d bytes", maxDocument)
+	errNotDelegated = errors.New("the card does not offer delegation, so it has no metadata")
+)
+
+func unreadReason(err error) string {
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return "not_found"
+	case errors.Is(err, errTooLong):
+		return string(egress.TooLarge)
+	case errors.Is(err, jwks.ErrInvalid):
+		return "invalid_key_set"
+	case errors.Is(err, errNotDelegated):
+		return "not_delegated"
+	}
+	return "unreadable"
 }
 
 // fetchError is a URL that gave no document.
@@ -148,12 +173,13 @@ func (c *checker) read(ctx context.Context, source string, purpose egress.Purpos
 	switch {
 	case source == "-":
 		in = c.stdin
-	case strings.HasPrefix(source, "https://"), strings.HasPrefix(source, "http://"):
+	case isURL(source):
 		return c.fetch(ctx, source, purpose)
-	case strings.HasPrefix(source, "eyJ") && strings.Count(source, ".") == 2:
-		return document{}, errTokenArgument
 	default:
 		f, err := os.Open(source)
+		if err != nil && (strings.HasPrefix(source, "{") || agent.RedactText(source) != source) {
+			return document{}, errTokenArgument
+		}
 		if errors.Is(err, os.ErrNotExist) && !strings.ContainsAny(source, "/\\") && strings.Contains(source, ".") {
 			return document{}, fmt.Errorf("%w: for a URL, begin with https://", err)
 		}
@@ -168,9 +194,13 @@ func (c *checker) read(ctx context.Context, source string, purpose egress.Purpos
 		return document{}, fmt.Errorf("read %s: %w", source, err)
 	}
 	if len(data) > maxDocument {
-		return document{}, fmt.Errorf("%s is longer than %d bytes", source, maxDocument)
+		return document{}, fmt.Errorf("%s is %w", source, errTooLong)
 	}
 	return document{data: data}, nil
+}
+
+func isURL(source string) bool {
+	return strings.HasPrefix(source, "https://") || strings.HasPrefix(source, "http://")
 }
 
 func (c *checker) fetch(ctx context.Context, url string, purpose egress.Purpose) (document, error) {
@@ -272,7 +302,7 @@ names it. Without FILE or URL it is fetched from the card's oauth2MetadataUrl.`,
 			source = args[0]
 		}
 		if source == "" {
-			return errors.New("the card does not offer delegation, so it has no metadata")
+			return c.unread("metadata", errNotDelegated)
 		}
 		doc, err := c.read(cmd.Context(), source, egress.Metadata)
 		if err != nil {
@@ -321,7 +351,7 @@ when it is used. An argument that is the name of a file is read from there.`,
 			if info, err := os.Stat(raw); raw == "-" || err == nil && info.Mode().IsRegular() {
 				doc, err := c.read(cmd.Context(), raw, egress.Card)
 				if err != nil {
-					return err
+					return c.unread("url", err)
 				}
 				raw = strings.TrimSpace(string(doc.data))
 			}

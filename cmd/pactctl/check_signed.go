@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strconv"
@@ -86,7 +87,7 @@ token is never printed.`,
 		var set *jwks.Set
 		if keySource != "" {
 			if set, err = c.readKeys(cmd, keySource); err != nil {
-				return err
+				return c.unread("token", err)
 			}
 		}
 		now := c.now()
@@ -253,12 +254,17 @@ moved.`,
 			return c.unread("receipt", err)
 		}
 		var keys agent.KeyFinder
+		var noKeys error
 		if keySource != "" {
 			set, err := c.readKeys(cmd, keySource)
-			if err != nil {
-				return err
+			switch {
+			case err == nil:
+				keys = agent.SetKeys(*set)
+			case isURL(keySource):
+				keys, noKeys = unavailableKeys{}, err
+			default:
+				return c.unread("receipt", err)
 			}
-			keys = agent.SetKeys(*set)
 		}
 		want.SentAt, want.ReceivedAt = sent.Time, received.Time
 		e := agent.VerifyReceipt(cmd.Context(), receiptIn(doc.data), want, keys)
@@ -267,8 +273,11 @@ moved.`,
 		if len(e.Issues) > 0 {
 			r.Reason = e.Issues[0]
 		}
-		if keys == nil {
+		switch {
+		case keys == nil:
 			r.advise("the signature was not checked: give --jwks")
+		case noKeys != nil:
+			r.advise("the signature was not checked: %v", noKeys)
 		}
 		if sent.IsZero() || received.IsZero() {
 			r.advise("the time was not checked: give --sent and --received")
@@ -283,6 +292,14 @@ moved.`,
 		return c.report(r, fields...)
 	}
 	return cmd
+}
+
+// unavailableKeys are those of a key set that could not be had from its URL.
+type unavailableKeys struct{}
+
+// Key implements agent.KeyFinder.
+func (unavailableKeys) Key(context.Context, string, jose.SignatureAlgorithm) (jwks.Key, error) {
+	return jwks.Key{}, jwks.ErrUnavailable
 }
 
 // receiptIn finds the receipt in a reply; anything else is one itself.

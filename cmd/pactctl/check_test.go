@@ -3,10 +3,13 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
+	"io/fs"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -24,7 +27,7 @@ func check(t *testing.T, stdin string, args ...string) (code int, stdout, stderr
 // checkJSON is check with -o json, decoded.
 func checkJSON(t *testing.T, stdin string, args ...string) (code int, r checked) {
 	t.Helper()
-	code, out, errs := check(t, stdin, append(args, "-o", "json")...)
+	code, out, errs := check(t, stdin, append([]string{"-o", "json"}, args...)...)
 	if err := json.Unmarshal([]byte(out), &r); err != nil {
 		t.Fatalf("%v: %v in %q; stderr %s", args, err, out, errs)
 	}
@@ -37,12 +40,34 @@ func checkJSON(t *testing.T, stdin string, args ...string) (code int, r checked)
 // readVectors decodes a vector file of package agent.
 func readVectors(t *testing.T, name string, v any) {
 	t.Helper()
-	data, err := os.ReadFile(filepath.Join("..", "..", "agent", "testdata", name))
+	decodeFile(t, filepath.Join(agentVectors, name), v)
+}
+
+var agentVectors = filepath.Join("..", "..", "agent", "testdata")
+
+func decodeFile(t *testing.T, path string, v any) {
+	t.Helper()
+	data, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := json.Unmarshal(data, v); err != nil {
-		t.Fatal(err)
+		t.Fatalf("%s: %v", path, err)
+	}
+}
+
+// eachVectorFile decodes a vector file of package agent and the file of that name
+// in every directory that PACT_VECTORS lists, and runs test on each.
+func eachVectorFile[T any](t *testing.T, name string, test func(t *testing.T, file T)) {
+	t.Helper()
+	for i, dir := range append([]string{agentVectors}, filepath.SplitList(os.Getenv("PACT_VECTORS"))...) {
+		path := filepath.Join(dir, name)
+		if _, err := os.Stat(path); i > 0 && errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		var file T
+		decodeFile(t, path, &file)
+		t.Run(strings.TrimSuffix(name, ".json")+"/"+filepath.Base(dir), func(t *testing.T) { test(t, file) })
 	}
 }
 
@@ -58,106 +83,134 @@ func writeFile(t *testing.T, data []byte) string {
 // TestCheckVectors runs every vector file through the command: its verdict is
 // the vector's, its exit code follows.
 func TestCheckVectors(t *testing.T) {
-	t.Run("card", func(t *testing.T) {
-		var f struct {
-			Cases []struct {
-				Name string
-				Card json.RawMessage
-				Want struct{ Support, Reason string }
-			}
+	development := func(on bool, args ...string) []string {
+		if on {
+			return append([]string{"--development"}, args...)
 		}
-		readVectors(t, "cards.json", &f)
+		return args
+	}
+	type cards struct {
+		Cases []struct {
+			Name        string
+			Card        json.RawMessage
+			Development bool
+			Want        struct{ Support, Reason string }
+		}
+	}
+	eachVectorFile(t, "cards.json", func(t *testing.T, f cards) {
 		for _, c := range f.Cases {
-			if _, r := checkJSON(t, "", "card", writeFile(t, c.Card)); r.Verdict != c.Want.Support || r.Reason != c.Want.Reason {
+			if _, r := checkJSON(t, string(c.Card), development(c.Development, "card", "-")...); r.Verdict != c.Want.Support || r.Reason != c.Want.Reason {
 				t.Errorf("%s: %s %s, want %+v", c.Name, r.Verdict, r.Reason, c.Want)
 			}
 		}
 	})
-	t.Run("metadata", func(t *testing.T) {
-		var f struct {
-			Given struct{ Card json.RawMessage }
-			Cases []struct {
-				Name, Want string
-				Metadata   json.RawMessage
-			}
+	type metadata struct {
+		Development bool
+		Given       struct {
+			Card        json.RawMessage
+			Development bool
 		}
-		readVectors(t, "metadata.json", &f)
+		Cases []struct {
+			Name, Want  string
+			Metadata    json.RawMessage
+			Development bool
+		}
+	}
+	eachVectorFile(t, "metadata.json", func(t *testing.T, f metadata) {
 		card := writeFile(t, f.Given.Card)
 		for _, c := range f.Cases {
-			if _, r := checkJSON(t, string(c.Metadata), "metadata", "-", "--card", card); r.Verdict != c.Want {
+			on := f.Development || f.Given.Development || c.Development
+			if _, r := checkJSON(t, string(c.Metadata), development(on, "metadata", "-", "--card", card)...); r.Verdict != c.Want {
 				t.Errorf("%s: %s, want %s", c.Name, r.Verdict, c.Want)
 			}
 		}
 	})
-	t.Run("token", func(t *testing.T) {
-		var f struct {
-			Given struct {
-				Issuer, Audience, Nonce, Subject string
-				Now                              json.Number
-				JWKS                             json.RawMessage
-			}
-			Cases []struct {
-				Name, Want string
-				Response   json.RawMessage
-			}
+	type tokens struct {
+		Given struct {
+			Issuer, Audience, Nonce, Subject string
+			Now                              float64 // Unix seconds, however they are written
+			JWKS                             json.RawMessage
 		}
-		readVectors(t, "tokens.json", &f)
+		Cases []struct {
+			Name, Want string
+			Response   json.RawMessage
+		}
+	}
+	eachVectorFile(t, "tokens.json", func(t *testing.T, f tokens) {
 		g := f.Given
-		keys := writeFile(t, g.JWKS)
+		args := []string{"token", "-", "--issuer", g.Issuer, "--audience", g.Audience, "--nonce", g.Nonce, "--subject", g.Subject,
+			"--at", strconv.FormatInt(int64(g.Now), 10), "-o", "json"}
+		keys, accepted, verified := writeFile(t, g.JWKS), 0, 0
 		for _, c := range f.Cases {
-			code, out, errs := check(t, string(c.Response), "token", "-", "--issuer", g.Issuer, "--audience", g.Audience,
-				"--nonce", g.Nonce, "--subject", g.Subject, "--at", g.Now.String(), "--jwks", keys, "-o", "json")
-			var r checked
+			code, out, errs := check(t, string(c.Response), args...)
+			var r, signed checked
 			if err := json.Unmarshal([]byte(out), &r); err != nil {
 				t.Fatal(err)
 			}
-			if r.Verdict != c.Want || r.OK != (code == 0) || r.OK && r.Token.Signature != "verified" {
+			if r.Verdict != c.Want || r.OK != (code == 0) {
 				t.Errorf("%s: exit %d %+v, want %s", c.Name, code, r, c.Want)
+			}
+			if g.JWKS != nil { // agents need not verify the signature (SG-6), the command does
+				_, more, _ := check(t, string(c.Response), append(args, "--jwks", keys)...)
+				out += more
+				if err := json.Unmarshal([]byte(more), &signed); err != nil {
+					t.Fatal(err)
+				}
+				if signed.OK != (r.OK && signed.Token.Signature == "verified") {
+					t.Errorf("%s: with keys: %+v", c.Name, signed)
+				}
+			}
+			if r.OK {
+				accepted++
+			}
+			if signed.OK {
+				verified++
 			}
 			if strings.Contains(out+errs, "eyJ") {
 				t.Errorf("SG-14: %s: the token is printed", c.Name)
 			}
 		}
-	})
-	t.Run("receipt", func(t *testing.T) {
-		var f struct {
-			Given struct {
-				Expect struct {
-					Brand, GrantID, PA, User, SentAt, ReceivedAt string
-					GrantScopes                                  []string
-				}
-				JWKS json.RawMessage
-			}
-			Cases []struct {
-				Name    string
-				Receipt json.RawMessage
-				Want    struct{ Verdict string }
-			}
+		if g.JWKS != nil && accepted > 0 && verified == 0 {
+			t.Error("no signature verifies")
 		}
-		readVectors(t, "receipts.json", &f)
-		x := f.Given.Expect
+	})
+	type receipts struct {
+		Given struct {
+			Expect struct {
+				Brand, GrantID, PA, User, SentAt, ReceivedAt string
+				GrantScopes                                  []string
+			}
+			JWKS json.RawMessage
+		}
+		Cases []struct {
+			Name    string
+			Receipt json.RawMessage
+			Want    struct{ Verdict string }
+		}
+	}
+	eachVectorFile(t, "receipts.json", func(t *testing.T, f receipts) {
+		x, keys := f.Given.Expect, writeFile(t, f.Given.JWKS)
 		for _, c := range f.Cases {
-			_, r := checkJSON(t, string(c.Receipt), "receipt", "-", "--jwks", writeFile(t, f.Given.JWKS), "--grant", x.GrantID, "--user", x.User,
+			in := string(c.Receipt)
+			if in == "" || in == "null" { // a case without a receipt, not one that is null
+				in = `{"message": {"role": "ROLE_AGENT", "parts": [{"text": "Done."}]}}`
+			}
+			_, r := checkJSON(t, in, "receipt", "-", "--jwks", keys, "--grant", x.GrantID, "--user", x.User,
 				"--pa", x.PA, "--brand", x.Brand, "--scope", strings.Join(x.GrantScopes, ","), "--sent", x.SentAt, "--received", x.ReceivedAt)
 			if r.Verdict != c.Want.Verdict {
 				t.Errorf("%s: %s, want %s", c.Name, r.Verdict, c.Want.Verdict)
 			}
 		}
 	})
-	t.Run("url", func(t *testing.T) {
-		var f struct {
-			Cases []struct {
-				URL, Want   string
-				Development bool
-			}
+	type urls struct {
+		Cases []struct {
+			URL, Want   string
+			Development bool
 		}
-		readVectors(t, "urls.json", &f)
+	}
+	eachVectorFile(t, "urls.json", func(t *testing.T, f urls) {
 		for _, c := range f.Cases {
-			args := []string{"url", c.URL}
-			if c.Development {
-				args = append(args, "--development")
-			}
-			if _, r := checkJSON(t, "", args...); r.Verdict != c.Want {
+			if _, r := checkJSON(t, c.URL, development(c.Development, "url", "--", c.URL)...); r.Verdict != c.Want {
 				t.Errorf("%q: %s, want %s", c.URL, r.Verdict, c.Want)
 			}
 		}
@@ -290,5 +343,97 @@ func TestCheckTokenAsArgument(t *testing.T) {
 	code := a.run(t.Context(), []string{"check", "token", token})
 	if code == 0 || !strings.Contains(stderr.String(), "standard input") || strings.Contains(stdout.String()+stderr.String(), token) {
 		t.Errorf("exit %d\n%s%s", code, stdout, stderr)
+	}
+}
+
+// TestCheckUnread covers documents that cannot be read: programs get a result for
+// each, people one line.
+func TestCheckUnread(t *testing.T) {
+	dir, none := t.TempDir(), filepath.Join(t.TempDir(), "none.json")
+	object, long := writeFile(t, []byte("{}")), writeFile(t, make([]byte, maxDocument+1))
+	for _, c := range []struct {
+		args         []string
+		kind, reason string
+	}{
+		{[]string{"card", none}, "card", "not_found"},
+		{[]string{"card", dir}, "card", "unreadable"},
+		{[]string{"card", long}, "card", "too_large"},
+		{[]string{"metadata", "--card", none}, "card", "not_found"},
+		{[]string{"message", dir}, "message", "unreadable"},
+		{[]string{"token", none}, "token", "not_found"},
+		{[]string{"token", "-", "--jwks", none}, "token", "not_found"},
+		{[]string{"token", "-", "--jwks", object}, "token", "invalid_key_set"},
+		{[]string{"receipt", none}, "receipt", "not_found"},
+		{[]string{"receipt", "-", "--jwks", none}, "receipt", "not_found"},
+		{[]string{"receipt", "-", "--jwks", dir}, "receipt", "unreadable"},
+		{[]string{"receipt", "-", "--jwks", object}, "receipt", "invalid_key_set"},
+	} {
+		if code, r := checkJSON(t, "{}", c.args...); code != 1 || r.Kind != c.kind || r.Verdict != "unread" || r.Reason != c.reason || len(r.Problems) != 1 {
+			t.Errorf("%v: %d %+v", c.args, code, r)
+		}
+		if code, out, errs := check(t, "{}", c.args...); code != 1 || out != "" || strings.Count(errs, "\n") != 1 {
+			t.Errorf("%v: %d %q %q", c.args, code, out, errs)
+		}
+	}
+}
+
+// TestCheckReceiptKeys covers key sets that cannot be had: a receipt that agents
+// could not verify is unverifiable (EV-3).
+func TestCheckReceiptKeys(t *testing.T) {
+	var f struct {
+		Cases []struct {
+			Name    string
+			Receipt json.RawMessage
+			Want    struct{ Verdict string }
+		}
+	}
+	readVectors(t, "receipts.json", &f)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/text" {
+			w.WriteHeader(http.StatusNotFound)
+		}
+		_, _ = w.Write([]byte("not a key set"))
+	}))
+	defer server.Close()
+	closed := httptest.NewServer(nil)
+	closed.Close()
+	tried := 0
+	for _, c := range f.Cases {
+		if c.Want.Verdict != "verified" {
+			continue
+		}
+		for _, keys := range []string{closed.URL, server.URL + "/none", server.URL + "/text", "http://keys.example/jwks.json"} {
+			tried++
+			code, r := checkJSON(t, string(c.Receipt), "receipt", "-", "--development", "--jwks", keys)
+			if code != 1 || r.Verdict != "unverifiable" || r.Reason != "keys_unavailable" || r.Evidence == nil || !strings.Contains(strings.Join(r.Advice, " "), "key set: ") {
+				t.Errorf("%s: %d %+v", keys, code, r)
+			}
+		}
+	}
+	if tried == 0 {
+		t.Error("no receipt to try")
+	}
+}
+
+// TestCheckEmpty: nothing is called that.
+func TestCheckEmpty(t *testing.T) {
+	for _, in := range []string{"", " \n"} {
+		if code, r := checkJSON(t, in, "card", "-"); code != 1 || r.Reason != "invalid_card" || r.Problems[0].Detail != "is empty" {
+			t.Errorf("%q: %d %+v", in, code, r)
+		}
+	}
+}
+
+// TestCheckDocumentAsArgument covers SG-14: what was meant for standard input is
+// not repeated.
+func TestCheckDocumentAsArgument(t *testing.T) {
+	const jwt = "eyJhbGciOiJFUzI1NiJ9.eyJhIjoxfQ.c2lnbg"
+	for _, argument := range []string{jwt, strings.Repeat(jwt, 20), `{"token":"hunter22"}`} {
+		for _, format := range []string{"text", "json"} {
+			code, out, errs := check(t, "", "token", argument, "-o", format)
+			if code != 1 || !strings.Contains(out+errs, "with - as FILE") || strings.Contains(out+errs, "eyJ") || strings.Contains(out+errs, "hunter22") {
+				t.Errorf("%s: %d %q %q", format, code, out, errs)
+			}
+		}
 	}
 }
