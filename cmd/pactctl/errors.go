@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
+
+	"github.com/pactsigner/pactsigner/agent"
 )
 
 // The exit codes of every command.
@@ -53,4 +56,20 @@ func exitCode(ctx context.Context, err error) int {
 // oneLine folds an error's text to a single line without control characters.
 func oneLine(s string) string {
 	return strings.Join(strings.Fields(clean(s)), " ")
+}
+
+// ourSecret is a credential, enrolment token or admin token as the signer makes them.
+var ourSecret = regexp.MustCompile(`pact_(?:cred|enroll|admin)_[A-Za-z0-9]{8,}`)
+
+// withoutSecrets hides the arguments that look like secrets in an error's text: one
+// that was typed in the wrong place must not be repeated.
+func withoutSecrets(text string, args []string) string {
+	for _, arg := range args {
+		for _, part := range strings.SplitN(arg, "=", 2) { // --flag=value
+			if ourSecret.MatchString(part) || agent.RedactText(part) != part {
+				text = strings.ReplaceAll(text, part, agent.Redacted)
+			}
+		}
+	}
+	return text
 }

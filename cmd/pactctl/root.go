@@ -210,7 +210,7 @@ func (a *app) run(ctx context.Context, args []string) int {
 	if code == exitInterrupted && errors.Is(err, context.Canceled) {
 		err = errors.New("interrupted")
 	}
-	fmt.Fprintf(a.stderr, "pactctl: %s%s\n", oneLine(err.Error()), hint)
+	fmt.Fprintf(a.stderr, "pactctl: %s%s\n", withoutSecrets(oneLine(err.Error()), args), hint)
 	return code
 }
 

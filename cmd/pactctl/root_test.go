@@ -128,3 +128,27 @@ func TestHelp(t *testing.T) {
 	}
 	walk(newRootCmd(a))
 }
+
+// A secret that was typed in the wrong place is not repeated.
+func TestErrorsHideSecrets(t *testing.T) {
+	t.Setenv("HOME", t.TempDir())
+	for _, secret := range []string{
+		"eyJhbGciOiJFUzI1NiJ9.eyJzdWIiOiJ4In0.c2lnbmF0dXJl",
+		"pact_cred_ABCDEFGHIJKLMNOPQRSTUVWXYZ234567abcdef",
+		"pact_enroll_ABCDEFGHIJKLMNOPQRSTUVWXYZ234567abcdef",
+		"pact_admin_ABCDEFGHIJKLMNOPQRSTUVWXYZ234567",
+	} {
+		for _, args := range [][]string{
+			{secret}, {"check", secret}, {"check", "card", secret}, {"devices", secret}, {"send", "--effect=" + secret},
+			{"jwks", secret}, {"context", "use", secret}, {"kill", "--for", secret},
+		} {
+			a, stdout, stderr := testApp("", false)
+			if code := a.run(t.Context(), args); code == 0 || stderr.Len() == 0 {
+				t.Errorf("%s: exit %d, %q", args[0], code, stderr)
+			}
+			if strings.Contains(stdout.String()+stderr.String(), secret) {
+				t.Errorf("pactctl %s: the secret is repeated: %s%s", strings.Join(args[:len(args)-1], " "), stdout, stderr)
+			}
+		}
+	}
+}
