@@ -55,7 +55,7 @@ const (
 
 // note says what needs attention.
 func (t tokenState) note() string {
-	const renew = "stop the signer and run `signer init --new-admin-token`, which ends the old one"
+	const renew = "stop the signer and run `signer init --new-admin-token` with the same --data or --config, which ends the old one"
 	switch t {
 	case tokenGone:
 		return "the admin token's file was removed; the token still works for whoever has it. To make a new one, " + renew

@@ -90,7 +90,7 @@ func checkAuditHead(ctx context.Context, store *bolt.Store, d *deployment, accep
 	}
 	if d.AuditHead.Seq > 0 && have != d.AuditHead {
 		if !accept {
-			return fmt.Errorf("went back: its audit log does not have entry %d as custody recorded it (the newest is %d), so invalidations, revocations and audiences may be undone. Restore the newer store. If it is lost, `signer init --accept-rolled-back-store` takes this one as it is and closes enrolment; or move this one away, and `signer init --accept-lost-store` makes an empty one", d.AuditHead.Seq, last.Seq)
+			return fmt.Errorf("went back: its audit log does not have entry %d as custody recorded it (the newest is %d), so invalidations, revocations and audiences may be undone. Restore the newer store. If it is lost, `signer init --accept-rolled-back-store`, with the same --data or --config, takes this one as it is and closes enrolment; or move this one away, and `signer init --accept-lost-store`, likewise, makes an empty one", d.AuditHead.Seq, last.Seq)
 		}
 		d.EnrolmentClosed = true
 	}

@@ -157,13 +157,13 @@ func openState(ctx context.Context, cfg config.Config, o openOptions) (_ *state,
 		lost = errors.Is(err, bolt.ErrUnmarked)
 		switch {
 		case errors.Is(err, bolt.ErrForeign):
-			return nil, fmt.Errorf("%w: restore the store that goes with the keys in %s. If that is lost, move this one away and run `signer init --accept-lost-store`", err, cfg.Custody.Dir)
+			return nil, fmt.Errorf("%w: restore the store that goes with the keys in %s. If that is lost, move this one away and run `signer init --accept-lost-store` with the same --data or --config", err, cfg.Custody.Dir)
 		case err != nil && !lost:
 			return nil, err
 		}
 	}
 	if lost && !o.acceptLostStore {
-		return nil, fmt.Errorf("the store %s is gone or empty: restore it from its backup. If it is lost, `signer init --accept-lost-store` makes an empty one and closes enrolment: credentials, invalidations and audiences are forgotten, devices keep their subjects", cfg.Store.Path)
+		return nil, fmt.Errorf("the store %s is gone or empty: restore it from its backup. If it is lost, `signer init --accept-lost-store`, with the same --data or --config, makes an empty one and closes enrolment: credentials, invalidations and audiences are forgotten, devices keep their subjects", cfg.Store.Path)
 	}
 	if rev == 0 || lost || d.Store == "" {
 		d.State, d.Store, d.AuditHead = initialising, rand.Text(), audit.Head{}

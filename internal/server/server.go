@@ -272,7 +272,7 @@ func (s *Server) report() {
 		s.info.Notes = append(s.info.Notes, note)
 	}
 	if s.state.deployment.EnrolmentClosed {
-		s.info.Notes = append(s.info.Notes, "enrolment is closed for every issuer, because the store was lost or went back: who was invalidated is not known any more. `signer init --open-enrolment` ends that.")
+		s.info.Notes = append(s.info.Notes, "enrolment is closed for every issuer, because the store was lost or went back: who was invalidated is not known any more. `signer init --open-enrolment`, with the same --data or --config, ends that.")
 	}
 	for _, note := range s.info.Notes {
 		s.log.Warn(note)
