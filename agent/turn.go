@@ -354,7 +354,6 @@ func (a *Agent) stepUp(op *operation, m *message, s StepUp) error {
 	}
 	missing := slices.Sorted(slices.Values(s.MissingScopes))
 	op.result.MissingScopes = shown(missing)
-	op.caller.tell(Event{Kind: EventStepUp, Business: op.business.Card.Name, Detail: strings.Join(op.result.MissingScopes, " ")})
 	switch {
 	case len(missing) == 0:
 		return refuse(StatusUnsupported, ReasonStepUpUnsupported, "the business asks for permissions without naming them")
@@ -365,6 +364,7 @@ func (a *Agent) stepUp(op *operation, m *message, s StepUp) error {
 	case op.stepUps == maxStepUps:
 		return refuse(StatusUnsupported, ReasonStepUpUnsupported, "the business asks for permissions a third time")
 	}
+	op.caller.tell(Event{Kind: EventStepUp, Business: op.business.Card.Name, Detail: strings.Join(op.result.MissingScopes, " ")})
 	op.stepUps++
 	op.missing = missing
 	op.required = union(op.required, missing)

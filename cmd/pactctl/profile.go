@@ -202,7 +202,7 @@ func (p *profile) progress(e agent.Event) {
 	case agent.EventRefreshing:
 		p.app.note("Renewing the permission at %s.", e.Business)
 	case agent.EventStepUp:
-		p.app.note("%s asks for more permissions: %s", e.Business, e.Detail)
+		p.app.note("%s needs permission for this: %s", e.Business, e.Detail)
 	case agent.EventWaiting:
 		p.app.note("Waiting%s: %s.", until, e.Detail)
 	}
