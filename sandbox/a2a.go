@@ -41,6 +41,7 @@ var (
 	errContentType = &a2aError{http.StatusBadRequest, "INVALID_ARGUMENT", "CONTENT_TYPE_NOT_SUPPORTED", "Content type not supported"}
 	errPush        = &a2aError{http.StatusBadRequest, "FAILED_PRECONDITION", "PUSH_NOTIFICATION_NOT_SUPPORTED", "Push notifications are not supported"}
 	errInternal    = &a2aError{http.StatusInternalServerError, "INTERNAL", "INTERNAL", "Internal error"}
+	errNoReply     = invalidParams("There is no reply yet to this messageId")
 	errOtherUser   = invalidParams("The context or message belongs to another user of the business")
 
 	errSubjectNotIssuer = errors.New("sub is not iss")
@@ -54,7 +55,7 @@ type errorStatus struct {
 	Code    int           `json:"code"`
 	Status  string        `json:"status"`
 	Message string        `json:"message"`
-	Details []errorDetail `json:"details"`
+	Details []errorDetail `json:"details,omitempty"`
 }
 
 type errorDetail struct {
@@ -64,10 +65,14 @@ type errorDetail struct {
 }
 
 func (e *a2aError) write(w http.ResponseWriter) {
-	writeJSON(w, e.status, typeA2A, errorBody{errorStatus{
+	status := errorStatus{
 		Code: e.status, Status: e.code, Message: e.message,
 		Details: []errorDetail{{Type: "type.googleapis.com/google.rpc.ErrorInfo", Reason: e.reason, Domain: "a2a-protocol.org"}},
-	}})
+	}
+	if bare, ok := w.(*bareErrors); ok && bare.take() {
+		status.Details = nil
+	}
+	writeJSON(w, e.status, typeA2A, errorBody{status})
 }
 
 // writeJSON answers with a value of ours, which always encodes.

@@ -83,7 +83,7 @@ func (s *Sandbox) openAccounts(cfg Config) error {
 		password := randomLetters(letters, 5) + "-" + randomLetters(letters, 5) + "-" + randomLetters(letters, 5)
 		accounts = []Account{{ID: "lark-4471", Name: "Robin", Login: Login{Email: "robin@example.com", Password: password}}}
 	}
-	memory := cmp.Or(cfg.passwordMemory, passwordMemory)
+	memory := cmp.Or(cfg.PasswordMemory, passwordMemory)
 	ids := map[string]bool{}
 	for _, a := range accounts {
 		if a.ID == "" || a.Email == "" || len(a.Password) < 8 || len(a.Password) > maxPassword {

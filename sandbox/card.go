@@ -10,6 +10,7 @@ import (
 const (
 	identityScheme   = "platformJwt"
 	delegationScheme = "userDelegation"
+	secondScheme     = "platformJwtToo" // of card-second-scheme
 )
 
 // card is an A2A 1.0 Agent Card, in the members that PACT uses.
@@ -17,7 +18,7 @@ type card struct {
 	Name                string                `json:"name"`
 	Description         string                `json:"description"`
 	SupportedInterfaces []cardInterface       `json:"supportedInterfaces"`
-	Provider            cardProvider          `json:"provider"`
+	Provider            *cardProvider         `json:"provider,omitzero"`
 	Version             string                `json:"version"`
 	Capabilities        cardCapabilities      `json:"capabilities"`
 	SecuritySchemes     cardSchemes           `json:"securitySchemes"`
@@ -46,6 +47,7 @@ type cardCapabilities struct {
 
 type cardSchemes struct {
 	Identity   cardIdentity    `json:"platformJwt"`
+	Second     *cardIdentity   `json:"platformJwtToo,omitempty"`
 	Delegation *cardDelegation `json:"userDelegation,omitempty"`
 }
 
@@ -120,7 +122,7 @@ func (b *business) card(publicURL string) card {
 		SupportedInterfaces: []cardInterface{
 			{URL: b.interfaceURL, ProtocolBinding: "HTTP+JSON", ProtocolVersion: "1.0"},
 		},
-		Provider:           cardProvider{URL: publicURL, Organization: "pactsigner sandbox"},
+		Provider:           &cardProvider{URL: publicURL, Organization: "pactsigner sandbox"},
 		Version:            "0.1.0",
 		Requirements:       []securityRequirement{{Schemes: orderedSchemes{identityScheme}}},
 		DefaultInputModes:  []string{"text/plain"},

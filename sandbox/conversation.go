@@ -15,12 +15,14 @@ type conversation struct {
 	id    string
 	party party
 	turn  sync.Mutex // held while a turn runs: one at a time
+	asked []string   // what the last step-up missed; guarded by turn
 
 	// Guarded by store.mu.
 	user    string
 	closed  bool
 	used    time.Time
 	replies map[string]*storedReply // nil while the turn runs
+	opened  string                  // messageId that leads here without the contextId; "" if none
 }
 
 // storedReply is the whole answer to a message, and the brand's user that it was
@@ -37,6 +39,9 @@ func (s *store) begin(p party, contextID, messageID, user string, now time.Time)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if contextID == "" {
+		contextID = s.unheard[opening{p, messageID}]
+	}
+	if contextID == "" {
 		c := &conversation{id: newUUID(), party: p, used: now, replies: map[string]*storedReply{messageID: nil}}
 		s.makeRoom()
 		s.conversations[c.id] = c
@@ -52,7 +57,7 @@ func (s *store) begin(p party, contextID, messageID, user string, now time.Time)
 	if r, ok := c.replies[messageID]; ok {
 		switch {
 		case r == nil:
-			return nil, nil, invalidParams("There is no reply yet to this messageId")
+			return nil, nil, errNoReply
 		case r.user != user:
 			// What a user allowed to be told is told under their delegation only.
 			return nil, nil, errOtherUser
@@ -78,6 +83,22 @@ func (s *store) makeRoom() {
 		}
 	}
 	delete(s.conversations, oldest.id)
+	delete(s.unheard, opening{oldest.party, oldest.opened})
+}
+
+// opening is a message without a contextId.
+type opening struct {
+	party     party
+	messageID string
+}
+
+// unheardOf has the message that opened a conversation lead back to it, since the
+// answer that names the conversation is held back.
+func (s *store) unheardOf(c *conversation, messageID string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c.opened = messageID
+	s.unheard[opening{c.party, messageID}] = c.id
 }
 
 // mayRun tells, with the conversation's turn held, whether a turn as user may run.

@@ -5,13 +5,13 @@ import (
 	"crypto/elliptic"
 	"crypto/rand"
 	"errors"
-	"fmt"
 	"net/http"
 	"strings"
 	"time"
 
 	"github.com/go-jose/go-jose/v4"
 	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/pactsigner/pactsigner/jwks"
 )
@@ -55,6 +55,10 @@ func signJSON(signer jose.Signer, claims any) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	return signBytes(signer, payload)
+}
+
+func signBytes(signer jose.Signer, payload []byte) (string, error) {
 	jws, err := signer.Sign(payload)
 	if err != nil {
 		return "", err
@@ -74,20 +78,14 @@ type tokenClaims struct {
 	Expires  int64  `json:"exp"`
 }
 
-// mint makes a delegation token under a grant, good for ttl but never longer than
-// the grant. It returns the seconds that it lives.
-func (b *business) mint(g grant, scopes []string, now time.Time, ttl time.Duration) (token string, expiresIn int64, err error) {
-	issued := now.Unix()
-	expires := min(now.Add(ttl).Unix(), g.expires.Unix())
-	token, err = signJSON(b.key.tokens, tokenClaims{
+// tokenClaims are those of a delegation token under a grant, good for ttl but
+// never longer than the grant.
+func (b *business) tokenClaims(g grant, scopes []string, now time.Time, ttl time.Duration) tokenClaims {
+	return tokenClaims{
 		ClientID: g.party.issuer, Scope: strings.Join(scopes, " "), GrantID: g.id,
 		Issuer: b.asIssuer(), Audience: b.interfaceURL, Subject: g.user,
-		IssuedAt: issued, Expires: expires,
-	})
-	if err != nil {
-		return "", 0, fmt.Errorf("sandbox: delegation token: %w", err)
+		IssuedAt: now.Unix(), Expires: min(now.Add(ttl).Unix(), g.expires.Unix()),
 	}
-	return token, expires - issued, nil
 }
 
 // delegated is the user on whose behalf a turn runs, as their token says; zero
@@ -143,10 +141,11 @@ func (s *Sandbox) delegation(h http.Header, b *business, who caller) (delegated,
 	}
 }
 
-// receipt is the brand's signed statement about a delegated turn.
+// receipt is the brand's signed statement about a delegated turn: claims are the
+// signed bytes.
 type receipt struct {
-	JWS    string        `json:"jws"`
-	Claims receiptClaims `json:"claims"`
+	JWS    string         `json:"jws"`
+	Claims jsontext.Value `json:"claims,omitempty"`
 }
 
 type receiptClaims struct {
@@ -156,18 +155,15 @@ type receiptClaims struct {
 	Brand      string   `json:"brand"`
 	ScopesUsed []string `json:"scopesUsed"`
 	Actions    []Action `json:"actions"`
-	Time       string   `json:"ts"`
+	Time       string   `json:"ts,omitempty"`
 }
 
-func (b *business) receipt(who caller, user delegated, reply Reply, now time.Time) (receipt, error) {
-	claims := receiptClaims{
+func receiptTime(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z07:00") }
+
+func (b *business) receiptClaims(who caller, user delegated, reply Reply, now time.Time) receiptClaims {
+	return receiptClaims{
 		GrantID: user.grantID, User: user.id, PA: who.issuer, Brand: b.interfaceURL,
 		ScopesUsed: reply.Used, Actions: reply.Actions,
-		Time: now.UTC().Format("2006-01-02T15:04:05.000Z07:00"),
+		Time: receiptTime(now),
 	}
-	jws, err := signJSON(b.key.receipts, claims)
-	if err != nil {
-		return receipt{}, fmt.Errorf("sandbox: receipt: %w", err)
-	}
-	return receipt{jws, claims}, nil
 }

@@ -92,3 +92,23 @@ func FuzzReturnTo(f *testing.F) {
 		}
 	})
 }
+
+// A spec that is taken says the same again.
+func FuzzSpec(f *testing.F) {
+	for _, seed := range []string{"receipt-bit", "receipt-bit*3", "card-name=a=b*c*2", "slow=1*1", "card-scope-text=a:b:c", "step-up-first", "x", "=*1", "status=200*0", "card-name=*1*1"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, spec string) {
+		got, err := parseFault(spec)
+		if err != nil {
+			if strings.TrimSpace(err.Error()) == "" || !utf8.ValidString(err.Error()) && utf8.ValidString(spec) {
+				t.Errorf("%q: error %q", spec, err)
+			}
+			return
+		}
+		again, err := parseFault(got.String())
+		if err != nil || again != got || got.left == 0 || got.hasValue != (got.value != "") {
+			t.Errorf("%q became %+v, then %+v: %v", spec, got, again, err)
+		}
+	})
+}

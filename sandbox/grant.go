@@ -24,6 +24,7 @@ type authorization struct {
 	expires  time.Time
 	interval time.Duration
 	polled   time.Time
+	anyPace  bool // no poll is too early
 
 	state   authState
 	user    string   // who decided
@@ -131,7 +132,7 @@ func (s *store) collect(device string, p party, grantID, refreshHash string, now
 	case !now.Before(a.expires):
 		return grant{}, oauthFail("expired_token", "device_code has expired")
 	case a.state == authPending:
-		early := !a.polled.IsZero() && now.Sub(a.polled) < a.interval
+		early := !a.anyPace && !a.polled.IsZero() && now.Sub(a.polled) < a.interval
 		a.polled = now
 		if early {
 			a.interval += s.params.SlowDown
@@ -158,7 +159,7 @@ func (s *store) collect(device string, p party, grantID, refreshHash string, now
 
 // rotate spends a refresh token and puts the next one in its place. A spent one
 // means that somebody else has a copy: the grant is revoked. wanted may ask for
-// less than the grant holds, not for more.
+// less than the grant holds, not for more. Without next the token stays good.
 func (s *store) rotate(hash string, p party, next string, wanted []string, now time.Time) (grant, *oauthError) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -178,8 +179,10 @@ func (s *store) rotate(hash string, p party, next string, wanted []string, now t
 	if !containsAll(g.scopes, wanted) {
 		return grant{}, oauthFail("invalid_scope", "The grant does not hold that scope")
 	}
-	r.spent = true
-	s.refreshes[next] = &refresh{grant: g.id}
+	if next != "" {
+		r.spent = true
+		s.refreshes[next] = &refresh{grant: g.id}
+	}
 	return *g, nil
 }
 
@@ -192,4 +195,13 @@ func (s *store) grant(id string, now time.Time) (grant, bool) {
 		return grant{}, false
 	}
 	return *g, true
+}
+
+// regrant sets what a grant gives: a switch may add to what the user was asked.
+func (s *store) regrant(id string, scopes []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if g := s.grants[id]; g != nil {
+		g.scopes = scopes
+	}
 }

@@ -83,8 +83,8 @@ func parsePart(raw jsontext.Value) (string, *a2aError) {
 
 // outMessage is a message of the brand's agent.
 type outMessage struct {
-	ID        string           `json:"messageId"`
-	ContextID string           `json:"contextId"`
+	ID        string           `json:"messageId,omitempty"`
+	ContextID string           `json:"contextId,omitempty"`
 	Role      string           `json:"role"`
 	Parts     []textPart       `json:"parts"`
 	Metadata  *receiptMetadata `json:"metadata,omitempty"`
@@ -101,7 +101,7 @@ type receiptMetadata struct {
 // authTask is the answer to a turn that lacks permission.
 type authTask struct {
 	ID        string       `json:"id"`
-	ContextID string       `json:"contextId"`
+	ContextID string       `json:"contextId,omitempty"`
 	Status    taskStatus   `json:"status"`
 	Metadata  taskMetadata `json:"metadata"`
 }
@@ -113,7 +113,7 @@ type taskStatus struct {
 
 type taskMetadata struct {
 	MissingScopes []string `json:"pact.missingScopes"`
-	Verification  string   `json:"pact.verificationUriComplete"`
+	Verification  string   `json:"pact.verificationUriComplete,omitempty"`
 }
 
 func agentMessage(contextID, text string) outMessage {
@@ -123,6 +123,9 @@ func agentMessage(contextID, text string) outMessage {
 // send answers message:send for a caller that is authenticated.
 func (s *Sandbox) send(w http.ResponseWriter, r *http.Request, b *business, who caller) {
 	user, err := s.delegation(r.Header, b, who)
+	if err == nil {
+		err = s.refuseDelegation(user)
+	}
 	if err != nil {
 		s.log.Info("delegation refused", "brand", b.ID, "issuer", who.issuer, "reason", err)
 		w.Header().Set("WWW-Authenticate", `Bearer realm="a2a", error="invalid_token"`)
@@ -132,6 +135,9 @@ func (s *Sandbox) send(w http.ResponseWriter, r *http.Request, b *business, who 
 	body, err := readBody(w, r)
 	if err != nil {
 		invalidParams("The body is too large or was cut off").write(w)
+		return
+	}
+	if s.refuseMessage(w) {
 		return
 	}
 	msg, refusal := parseMessage(body)
@@ -146,72 +152,103 @@ func (s *Sandbox) send(w http.ResponseWriter, r *http.Request, b *business, who 
 		refusal.write(w)
 		return
 	}
-	writeBody(w, http.StatusOK, typeA2A, answer)
+	s.deliver(w, r, answer)
+}
+
+// turnAnswer is the whole answer to a message.
+type turnAnswer struct {
+	body []byte
+	ran  bool // now; false for a stored reply and a step-up
+	asks bool // a step-up
 }
 
 // turn runs a message once and returns the answer, or the one it got before.
-func (s *Sandbox) turn(ctx context.Context, b *business, who caller, user delegated, msg message) ([]byte, *a2aError) {
+func (s *Sandbox) turn(ctx context.Context, b *business, who caller, user delegated, msg message) (turnAnswer, *a2aError) {
 	conv, stored, refusal := s.store.begin(party{b.ID, who}, msg.contextID, msg.id, user.id, s.now())
 	if refusal != nil || stored != nil {
-		return stored, refusal
+		return turnAnswer{body: stored}, refusal
 	}
 	conv.turn.Lock()
 	defer conv.turn.Unlock()
 	if refusal := s.store.mayRun(conv, user.id); refusal != nil {
 		s.store.release(conv, msg.id)
-		return nil, refusal
+		return turnAnswer{}, refusal
 	}
 	turn := Turn{
 		Issuer: who.issuer, Subject: who.subject, ContextID: conv.id, Text: msg.text,
 		User: user.id, Scopes: user.scopes, At: s.now(),
 	}
-	// If the turn fails, what it did is unknown, and the message stays reserved.
-	reply, err := b.Respond(ctx, turn)
-	if err == nil {
-		err = b.check(turn, reply)
-	}
-	if err != nil {
-		s.log.Error("turn failed", "brand", b.ID, "context", conv.id, "error", err)
-		return nil, errInternal
+	reply, instead := s.answerInstead(b, conv, turn)
+	if !instead {
+		// If the turn fails, what it did is unknown, and the message stays reserved.
+		var err error
+		if reply, err = b.Respond(ctx, turn); err == nil {
+			err = b.check(turn, reply)
+		}
+		if err != nil {
+			s.log.Error("turn failed", "brand", b.ID, "context", conv.id, "error", err)
+			return turnAnswer{}, errInternal
+		}
 	}
 	if len(reply.Missing) > 0 {
+		conv.asked = reply.Missing
 		s.store.release(conv, msg.id)
-		return s.stepUp(b, who, conv.id, reply), nil
+		return turnAnswer{body: s.stepUp(b, who, conv.id, reply), asks: true}, nil
+	}
+	if !instead {
+		s.executions.add(b.ID, msg, reply, turn.At)
 	}
 	out := agentMessage(conv.id, reply.Text)
 	if user.id != "" {
-		rec, err := b.receipt(who, user, reply, s.now())
+		rec, err := s.receipt(b, who, user, reply)
 		if err != nil {
 			s.log.Error("receipt failed", "brand", b.ID, "context", conv.id, "error", err)
-			return nil, errInternal
+			return turnAnswer{}, errInternal
 		}
-		out.Metadata = &receiptMetadata{rec}
+		if rec != nil {
+			out.Metadata = &receiptMetadata{*rec}
+		}
 	}
-	answer, err := json.Marshal(struct {
-		Message outMessage `json:"message"`
-	}{out})
+	answer, err := encodeReply(out)
 	if err != nil {
 		s.log.Error("reply does not encode", "brand", b.ID, "context", conv.id, "error", err)
-		return nil, errInternal
+		return turnAnswer{}, errInternal
 	}
 	s.store.settle(conv, msg.id, storedReply{answer, user.id}, reply.Close)
-	return answer, nil
+	if msg.contextID == "" && (s.faults.on("no-reply") || s.faults.on("drop-after")) {
+		s.store.unheardOf(conv, msg.id)
+	}
+	if s.spoilReply(&out) {
+		answer, _ = encodeReply(out) // it did before
+	}
+	return turnAnswer{body: answer, ran: true}, nil
+}
+
+func encodeReply(out outMessage) ([]byte, error) {
+	return json.Marshal(struct {
+		Message outMessage `json:"message"`
+	}{out})
 }
 
 // stepUp asks for scopes that the turn lacks, with a fresh link.
 func (s *Sandbox) stepUp(b *business, who caller, contextID string, reply Reply) []byte {
-	auth := s.store.authorize(authorization{party: party{b.ID, who}, scopes: reply.Missing}, s.now())
+	link := ""
+	if scopes, ok := b.pick(reply.Missing); ok {
+		link = s.signInLink(b, s.store.authorize(authorization{party: party{b.ID, who}, scopes: scopes}, s.now()).userCode)
+	}
 	text := reply.Text
 	if text == "" {
 		text = "For this we need your permission: " + b.describe(reply.Missing) + "."
 	}
+	task := authTask{
+		ID: "t-" + newUUID(), ContextID: contextID,
+		Status:   taskStatus{State: "TASK_STATE_AUTH_REQUIRED", Message: agentMessage(contextID, text)},
+		Metadata: taskMetadata{MissingScopes: reply.Missing, Verification: link},
+	}
+	s.spoilStepUp(&task)
 	// Strings only: this encodes.
 	answer, _ := json.Marshal(struct {
 		Task authTask `json:"task"`
-	}{authTask{
-		ID: "t-" + newUUID(), ContextID: contextID,
-		Status:   taskStatus{State: "TASK_STATE_AUTH_REQUIRED", Message: agentMessage(contextID, text)},
-		Metadata: taskMetadata{MissingScopes: reply.Missing, Verification: s.signInLink(b, auth.userCode)},
-	}})
+	}{task})
 	return answer
 }

@@ -84,24 +84,26 @@ func (s *Sandbox) authorizeDevice(w http.ResponseWriter, r *http.Request, b *bus
 		oauthFail("invalid_scope", "Request scope ids listed on the Agent Card").write(w)
 		return
 	}
+	if s.refuseSignIn(w) {
+		return
+	}
 	if wait, _ := s.deviceLimit.take(limitKey(who), s.now()); wait > 0 {
 		tooMany(w, wait)
 		return
 	}
 	code := newSecret("dc_")
-	auth := s.store.authorize(authorization{device: hashOf(code), party: party{b.ID, who}, scopes: scopes}, s.now())
-	w.Header().Set("Cache-Control", "no-store")
-	writeJSON(w, http.StatusOK, typeJSON, struct {
-		DeviceCode      string `json:"device_code"`
-		UserCode        string `json:"user_code"`
-		Verification    string `json:"verification_uri"`
-		VerificationAll string `json:"verification_uri_complete"`
-		ExpiresIn       int    `json:"expires_in"`
-		Interval        int    `json:"interval"`
-	}{
+	interval, anyPace := s.faults.number("device-interval")
+	auth := s.store.authorize(authorization{device: hashOf(code), party: party{b.ID, who}, scopes: scopes, anyPace: anyPace}, s.now())
+	if !anyPace {
+		interval = seconds(auth.interval)
+	}
+	answer := deviceAnswer{
 		code, auth.userCode, s.signInLink(b, ""), s.signInLink(b, auth.userCode),
-		max(1, int(s.params.DeviceCodeTTL/time.Second)), seconds(auth.interval),
-	})
+		max(1, int(s.params.DeviceCodeTTL/time.Second)), interval,
+	}
+	s.spoilDevice(&answer)
+	w.Header().Set("Cache-Control", "no-store")
+	writeJSON(w, http.StatusOK, typeJSON, answer)
 }
 
 // seconds rounds up, to at least one.
@@ -112,6 +114,9 @@ func (s *Sandbox) token(w http.ResponseWriter, r *http.Request, b *business, who
 	form, refusal := oauthForm(w, r, who)
 	if refusal != nil {
 		refusal.write(w)
+		return
+	}
+	if s.refuseToken(w, form.Get("grant_type")) {
 		return
 	}
 	now, p, next := s.now(), party{b.ID, who}, newSecret("rt_")
@@ -132,7 +137,11 @@ func (s *Sandbox) token(w http.ResponseWriter, r *http.Request, b *business, who
 		// A scope parameter may narrow what this access token is for (RFC 6749
 		// section 6); the grant stays as it is.
 		scopes = strings.Fields(form.Get("scope"))
-		g, refusal = s.store.rotate(hashOf(form.Get("refresh_token")), p, hashOf(next), scopes, now)
+		nextHash := hashOf(next)
+		if _, keep := s.faults.take("refresh-keep"); keep {
+			next, nextHash = "", ""
+		}
+		g, refusal = s.store.rotate(hashOf(form.Get("refresh_token")), p, nextHash, scopes, now)
 	case "":
 		refusal = oauthFail("invalid_request", "grant_type is missing")
 	default:
@@ -145,7 +154,13 @@ func (s *Sandbox) token(w http.ResponseWriter, r *http.Request, b *business, who
 	if len(scopes) == 0 {
 		scopes = g.scopes
 	}
-	access, expiresIn, err := b.mint(g, scopes, now, s.params.TokenTTL)
+	scopes = s.spoilScopes(scopes, form.Get("grant_type") == grantRefresh)
+	if form.Get("grant_type") == grantDeviceCode {
+		s.store.regrant(g.id, scopes)
+	}
+	claims := b.tokenClaims(g, scopes, now, s.tokenLife())
+	s.spoilClaims(&claims)
+	access, err := signJSON(b.key.tokens, claims)
 	if err != nil {
 		s.log.Error("no delegation token", "brand", b.ID, "error", err)
 		w.WriteHeader(http.StatusInternalServerError)
@@ -155,8 +170,8 @@ func (s *Sandbox) token(w http.ResponseWriter, r *http.Request, b *business, who
 	writeJSON(w, http.StatusOK, typeJSON, struct {
 		TokenType    string `json:"token_type"`
 		AccessToken  string `json:"access_token"`
-		RefreshToken string `json:"refresh_token"`
+		RefreshToken string `json:"refresh_token,omitempty"`
 		ExpiresIn    int64  `json:"expires_in"`
 		Scope        string `json:"scope"`
-	}{"Bearer", access, next, expiresIn, strings.Join(scopes, " ")})
+	}{"Bearer", s.spoilSignature("grant-signature", access), next, claims.Expires - claims.IssuedAt, strings.Join(scopes, " ")})
 }

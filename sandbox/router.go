@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"time"
 )
 
 // route is what a method on a path means. A route that is authenticated is for
@@ -120,6 +121,11 @@ func (s *Sandbox) serveProvider(w http.ResponseWriter, r *http.Request) {
 	closeUnread(w.Header(), r)
 	path := r.URL.EscapedPath()
 	switch path {
+	case ControlPath:
+		if allow(w, r, map[string]route{http.MethodGet: {}, http.MethodPost: {}}) {
+			s.control(w, r)
+		}
+		return
 	case platformsPath:
 		if allow(w, r, map[string]route{http.MethodPost: {}}) {
 			s.register(w, r)
@@ -150,7 +156,10 @@ func (s *Sandbox) serveProvider(w http.ResponseWriter, r *http.Request) {
 	var who caller
 	if route.caller != nil {
 		var err error
-		if who, err = s.identities.caller(r.Context(), r.Header, s.audience); err != nil {
+		if who, err = s.identities.caller(r.Context(), r.Header, s.audience); err == nil {
+			err = s.refuseIdentity(r.Header)
+		}
+		if err != nil {
 			s.log.Info("caller refused", "path", path, "reason", err)
 			w.Header().Set("WWW-Authenticate", `Bearer realm="a2a"`)
 			w.WriteHeader(http.StatusUnauthorized)
@@ -167,7 +176,7 @@ func (s *Sandbox) serveProvider(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if route.caller != nil {
-		route.caller(s, w, r, b, who)
+		route.caller(s, s.spoilErrors(w), r, b, who)
 		return
 	}
 	route.anonymous(s, w, r, b)
@@ -223,16 +232,44 @@ func (s *Sandbox) serveBrandSite(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Sandbox) serveCard(w http.ResponseWriter, _ *http.Request, b *business) {
+	body, maxAge, err := s.cardOf(b)
+	if err != nil {
+		s.log.Error("no card", "brand", b.ID, "error", err)
+		w.WriteHeader(http.StatusInternalServerError)
+		return
+	}
 	h := w.Header()
 	h.Set("Access-Control-Allow-Origin", "*")
-	h.Set("Cache-Control", fmt.Sprintf("public, max-age=%d", seconds(s.params.MaxAge)))
-	writeBody(w, http.StatusOK, typeA2A, b.cardBody)
+	h.Set("Cache-Control", cacheControl(maxAge))
+	writeBody(w, http.StatusOK, typeA2A, body)
 }
 
 func (s *Sandbox) serveMetadata(w http.ResponseWriter, r *http.Request, b *business) {
+	if status, on := s.faults.number("metadata-status"); on {
+		w.WriteHeader(status)
+		return
+	}
+	if m := s.metadataOf(b); m != nil {
+		w.Header().Set("Access-Control-Allow-Origin", "*")
+		w.Header().Set("Cache-Control", cacheControl(s.params.MaxAge))
+		writeJSON(w, http.StatusOK, typeJSON, m)
+		return
+	}
 	b.metadataHandler.ServeHTTP(w, r)
 }
 
+// cacheControl lets everybody keep an answer for so long; negative: not at all.
+func cacheControl(maxAge time.Duration) string {
+	if maxAge < 0 {
+		return "no-store"
+	}
+	return fmt.Sprintf("public, max-age=%d", seconds(maxAge))
+}
+
 func (s *Sandbox) serveKeys(w http.ResponseWriter, r *http.Request, b *business) {
+	if _, on := s.faults.take("jwks-down"); on {
+		w.WriteHeader(http.StatusServiceUnavailable)
+		return
+	}
 	b.keysHandler.ServeHTTP(w, r)
 }

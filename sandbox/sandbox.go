@@ -10,7 +10,8 @@
 // the pages.
 //
 // It behaves as the protocol says and strictly so: what a Provider must refuse is
-// refused. Its state is in memory and ends with it. It is not meant to be
+// refused. [Sandbox.Misbehave] breaks that on demand, to see what an agent does
+// then; [Sandbox.Executed] tells what the brands really did. Its state is in memory and ends with it. It is not meant to be
 // reachable from a network that is not trusted: by default every issuer on this
 // machine may call.
 package sandbox
@@ -63,8 +64,9 @@ type Config struct {
 	// Log gets why callers were refused, and failures. Nothing if nil.
 	Log *slog.Logger
 
-	// passwordMemory is Argon2's in KiB; passwordMemory if 0. Tests take less.
-	passwordMemory uint32
+	// PasswordMemory is what hashing a password takes, in KiB; 19456 if 0. Who starts
+	// many sandboxes, for tests, takes less.
+	PasswordMemory uint32
 }
 
 // Ready says where a sandbox is and how to use it.
@@ -73,6 +75,7 @@ type Ready struct {
 	Audience string       `json:"audience"`
 	Brands   []ReadyBrand `json:"brands"`
 	Login    Login        `json:"login"`
+	Control  Control      `json:"control"`
 }
 
 // ReadyBrand is a brand and the URL of its card: the one on its own domain, which
@@ -98,6 +101,9 @@ type Sandbox struct {
 	store      *store
 	identities *identities
 	fetcher    *keyFetcher
+	faults     faults
+	executions executions
+	controlKey string // token of whoever may tell us to misbehave
 
 	issuerLimit, userLimit, deviceLimit, loginLimit *limiter
 
@@ -170,6 +176,7 @@ func New(cfg Config) (_ *Sandbox, err error) {
 		return nil, err
 	}
 	s.store = newStore(s.params)
+	s.controlKey = newSecret("sbx_")
 	s.fetcher = newKeyFetcher()
 	s.identities = &identities{
 		now:    s.now,
@@ -327,7 +334,10 @@ func (s *Sandbox) BrandSite() http.Handler { return http.HandlerFunc(s.serveBran
 
 // Ready says where the sandbox is and how to sign in.
 func (s *Sandbox) Ready() Ready {
-	r := Ready{Provider: s.publicURL, Audience: s.audience, Login: s.announced}
+	r := Ready{
+		Provider: s.publicURL, Audience: s.audience, Login: s.announced,
+		Control: Control{URL: s.publicURL + ControlPath, Token: s.controlKey},
+	}
 	for i, b := range s.brands {
 		card := b.cardURL()
 		if i == 0 {

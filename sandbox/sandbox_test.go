@@ -147,7 +147,7 @@ var testAccounts = []Account{
 func newWorld(t *testing.T, change ...func(*Config)) *world {
 	t.Helper()
 	c := &clock{t: testStart}
-	cfg := Config{Now: c.now, Accounts: testAccounts, passwordMemory: 64}
+	cfg := Config{Now: c.now, Accounts: testAccounts, PasswordMemory: 64}
 	for _, f := range change {
 		f(&cfg)
 	}
@@ -379,7 +379,7 @@ func (w *world) grant(n int, scopes string) map[string]any {
 }
 
 func TestReadySaysEverything(t *testing.T) {
-	s, err := New(Config{passwordMemory: 64})
+	s, err := New(Config{PasswordMemory: 64})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -398,15 +398,19 @@ func TestReadySaysEverything(t *testing.T) {
 	if r.Audience != r.Provider+"/a2a" {
 		t.Errorf("audience %q", r.Audience)
 	}
+	if r.Control.URL != r.Provider+"/sandbox/misbehave" || len(r.Control.Token) < 40 {
+		t.Errorf("control at %q", r.Control.URL)
+	}
 	if len(r.Login.Password) < 16 || !bytes.Contains(line, []byte(r.Login.Password)) {
 		t.Errorf("no password in %s", line)
 	}
 	for _, printed := range []string{
 		fmt.Sprint(r.Login), fmt.Sprintf("%+v %#v %s", r, r.Login, Person{Login: r.Login}),
 		r.Login.String(), r.Login.GoString(), r.Login.LogValue().String(),
+		r.Control.String(), r.Control.GoString(), r.Control.LogValue().String(),
 	} {
-		if strings.Contains(printed, r.Login.Password) {
-			t.Errorf("the password prints: %s", printed)
+		if strings.Contains(printed, r.Login.Password) || strings.Contains(printed, r.Control.Token) {
+			t.Errorf("the password or the control token prints: %s", printed)
 		}
 	}
 }
@@ -424,7 +428,7 @@ func TestConfigNamesTheField(t *testing.T) {
 		"Params.LoginLimit": {Params: func() Params { p := Defaults(); p.LoginLimit.Burst = 0; return p }()},
 	} {
 		t.Run(name, func(t *testing.T) {
-			cfg.passwordMemory = 64
+			cfg.PasswordMemory = 64
 			s, err := New(cfg)
 			if err == nil {
 				_ = s.Close()
@@ -449,7 +453,7 @@ func TestOriginsThatAgentsRefuse(t *testing.T) {
 		"https://metadata": "internal name", "https://sandbox.internal": "internal name",
 	} {
 		for field, cfg := range map[string]Config{"PublicURL": {PublicURL: origin}, "BrandURL": {BrandURL: origin}} {
-			cfg.passwordMemory = 64
+			cfg.PasswordMemory = 64
 			s, err := New(cfg)
 			if err == nil {
 				_ = s.Close()

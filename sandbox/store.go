@@ -13,6 +13,8 @@ type store struct {
 	mu             sync.Mutex
 	platforms      map[string]platform // by issuer
 	conversations  map[string]*conversation
+	unheard        map[opening]string // id of the conversation
+	receipts       map[receiptOwner]receipt
 	authorizations map[string]*authorization // by user code
 	devices        map[string]*authorization // by hash of the device code
 	grants         map[string]*grant
@@ -26,6 +28,8 @@ func newStore(p Params) *store {
 		params:         p,
 		platforms:      map[string]platform{},
 		conversations:  map[string]*conversation{},
+		unheard:        map[opening]string{},
+		receipts:       map[receiptOwner]receipt{},
 		authorizations: map[string]*authorization{},
 		devices:        map[string]*authorization{},
 		grants:         map[string]*grant{},

@@ -66,12 +66,20 @@ func (c *contexts) save() error {
 	if err := os.MkdirAll(filepath.Dir(c.path), 0o700); err != nil {
 		return fmt.Errorf("write contexts: %w", err)
 	}
-	f, err := os.CreateTemp(filepath.Dir(c.path), ".contexts-*") // mode 0600
-	if err != nil {
+	if err := replaceFile(c.path, b); err != nil {
 		return fmt.Errorf("write contexts: %w", err)
 	}
+	return nil
+}
+
+// replaceFile writes a file of mode 0600, in one step in place of what was there.
+func replaceFile(path string, content []byte) error {
+	f, err := os.CreateTemp(filepath.Dir(path), ".pactctl-*") // mode 0600
+	if err != nil {
+		return err
+	}
 	defer os.Remove(f.Name()) // fails once renamed
-	_, err = f.Write(b)
+	_, err = f.Write(content)
 	if err2 := f.Sync(); err == nil {
 		err = err2
 	}
@@ -79,12 +87,9 @@ func (c *contexts) save() error {
 		err = err2
 	}
 	if err == nil {
-		err = os.Rename(f.Name(), c.path)
+		err = os.Rename(f.Name(), path)
 	}
-	if err != nil {
-		return fmt.Errorf("write contexts: %w", err)
-	}
-	return nil
+	return err
 }
 
 // get returns a context by name.

@@ -149,7 +149,7 @@ func TestDemoNarration(t *testing.T) {
 	admin := ""
 	network := d.network
 	d.network = func(n agent.Egress) agent.Egress {
-		token, err := readToken(d.signer.Info().AdminTokenFile)
+		token, err := readToken("admin token", d.signer.Info().AdminTokenFile)
 		if err != nil {
 			t.Error(err)
 		}

@@ -138,15 +138,15 @@ func loopback(host string) bool {
 	return err == nil && ip.IsLoopback()
 }
 
-// readToken reads a token file.
-func readToken(path string) (string, error) {
+// readToken reads a token file; what names the token in errors.
+func readToken(what, path string) (string, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {
-		return "", fmt.Errorf("admin token: %w", err)
+		return "", fmt.Errorf("%s: %w", what, err)
 	}
 	token := strings.TrimSpace(string(b))
 	if token == "" || len(token) > 4096 || strings.ContainsAny(token, " \t\r\n") {
-		return "", fmt.Errorf("admin token: %s does not hold one token on one line", path)
+		return "", fmt.Errorf("%s: %s does not hold one token on one line", what, path)
 	}
 	return token, nil
 }
@@ -169,7 +169,7 @@ func (a *app) operate(ctx context.Context, t *target, do func(ctx context.Contex
 	if err != nil {
 		return err
 	}
-	token, err := readToken(s.TokenFile)
+	token, err := readToken("admin token", s.TokenFile)
 	if err != nil {
 		return err
 	}

@@ -21,7 +21,8 @@ const (
 // newSandboxCmd runs a business to try agents and signers against.
 func newSandboxCmd(a *app) *cobra.Command {
 	var cfg sandbox.Config
-	quiet := false
+	var specs []string
+	controlFile, quiet := "", false
 	cmd := &cobra.Command{
 		Use:     "sandbox",
 		GroupID: groupTools,
@@ -34,9 +35,11 @@ It is for development: every issuer on this machine may call, and others after
 they register. Why a caller was refused is logged to stderr.
 
 With -o json it prints one line when it is ready: {"provider", "audience",
-"brands": [{"id", "name", "card"}], "login": {"email", "password"}}. The
-password is drawn at each start.`,
+"brands": [{"id", "name", "card"}], "login": {"email", "password"}, "control":
+{"url", "token"}}. Password and token are drawn at each start; the token lets
+its bearer make the sandbox misbehave while it runs.`,
 		Example: `  pactctl sandbox
+  pactctl sandbox --misbehave 'drop-after*1' --control-file control.token
   pactctl sandbox --listen 127.0.0.1:0 -o json
   pactctl sandbox --listen :8443 --public-url https://provider.test \
       --brand-listen :8444 --brand-url https://air.test`,
@@ -48,6 +51,8 @@ password is drawn at each start.`,
 	f.StringVar(&cfg.PublicURL, "public-url", "", "`ORIGIN` under which others reach the provider (default http:// and its address)")
 	f.StringVar(&cfg.BrandURL, "brand-url", "", "`ORIGIN` of the airline's own domain (default http:// and its address)")
 	f.StringVar(&cfg.Audience, "audience", "", "`AUDIENCE` that callers' tokens must have (default the provider's origin and /a2a)")
+	f.StringArrayVar(&specs, "misbehave", nil, "`SPEC` of how to misbehave, as in pactctl sandbox misbehave; can be repeated")
+	f.StringVar(&controlFile, "control-file", "", "write the control token to `FILE`, of mode 0600")
 	f.BoolVarP(&quiet, "quiet", "q", false, "log nothing")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		host, _, err := net.SplitHostPort(cfg.Listen)
@@ -73,8 +78,9 @@ password is drawn at each start.`,
 		if !quiet {
 			cfg.Log = slog.New(slog.NewTextHandler(a.stderr, nil))
 		}
-		return runSandbox(cmd.Context(), a, cfg)
+		return runSandbox(cmd.Context(), a, cfg, specs, controlFile)
 	}
+	cmd.AddCommand(newMisbehaveCmd(a))
 	return cmd
 }
 
@@ -86,13 +92,25 @@ func everywhere(address string) bool {
 }
 
 // runSandbox serves until ctx ends, which is no failure.
-func runSandbox(ctx context.Context, a *app, cfg sandbox.Config) error {
+func runSandbox(ctx context.Context, a *app, cfg sandbox.Config, specs []string, controlFile string) error {
 	s, err := sandbox.New(cfg)
 	if err != nil {
 		return err
 	}
-	s.Start()
-	if err := announceSandbox(a, s.Ready()); err != nil {
+	err = s.Misbehave(specs...)
+	if err != nil {
+		err = usagef("--misbehave: %w", err)
+	} else if controlFile != "" {
+		err = replaceFile(controlFile, []byte(s.Ready().Control.Token+"\n"))
+		if err != nil {
+			err = fmt.Errorf("--control-file: %w", err)
+		}
+	}
+	if err == nil {
+		s.Start()
+		err = announceSandbox(a, s.Ready())
+	}
+	if err != nil {
 		_ = s.Close() // the first error is the one to tell
 		return err
 	}

@@ -6,6 +6,9 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -43,11 +46,16 @@ func TestSandboxReadyLine(t *testing.T) {
 			Email    string `json:"email"`
 			Password string `json:"password"`
 		} `json:"login"`
+		Control struct {
+			URL   string `json:"url"`
+			Token string `json:"token"`
+		} `json:"control"`
 	}
 	if err := json.Unmarshal(line, &ready, json.RejectUnknownMembers(true)); err != nil {
 		t.Fatalf("%v: %s", err, line)
 	}
-	if jsontext.Value(line).Kind() != '{' || ready.Audience == "" || ready.Login.Email == "" || ready.Login.Password == "" || len(ready.Brands) != 2 {
+	if jsontext.Value(line).Kind() != '{' || ready.Audience == "" || ready.Login.Email == "" || ready.Login.Password == "" || len(ready.Brands) != 2 ||
+		ready.Control.URL != ready.Provider+"/sandbox/misbehave" || ready.Control.Token == "" {
 		t.Errorf("ready line %s", line)
 	}
 	for i, b := range ready.Brands {
@@ -98,17 +106,121 @@ func TestSandboxAnnouncement(t *testing.T) {
 
 func TestSandboxUsage(t *testing.T) {
 	for line, why := range map[string]string{
-		"--listen 8791":                     "HOST:PORT",
-		"--listen :8791":                    "--public-url",
-		"--listen 0.0.0.0:8791":             "--public-url",
-		"--brand-listen x":                  "HOST:PORT",
-		"--brand-listen [::]:0":             "--brand-url",
-		"extra":                             "unknown command",
-		"--listen :0 --public-url http://a": "--brand-url",
+		"--listen 8791":                      "HOST:PORT",
+		"--listen :8791":                     "--public-url",
+		"--listen 0.0.0.0:8791":              "--public-url",
+		"--brand-listen x":                   "HOST:PORT",
+		"--brand-listen [::]:0":              "--brand-url",
+		"extra":                              "unknown command",
+		"--listen 127.0.0.1:0 --misbehave x": `--misbehave: sandbox: misbehave: "x": there is no such switch`,
+		"misbehave x":                        "--token-file FILE",
+		"misbehave --list x":                 "leave the SPECs out",
+		"misbehave --url 127.0.0.1:8791":     "is not a URL like",
+		"misbehave --url http://127.0.0.1/x": "is not a URL like",
+		"misbehave --url http://air.test":    "in the clear",
+		"--listen :0 --public-url http://a":  "--brand-url",
 	} {
 		a, stdout, stderr := testApp("", false)
 		if code := a.run(t.Context(), append([]string{"sandbox"}, strings.Fields(line)...)); code != exitUsage || !strings.Contains(stderr.String(), why) || stdout.Len() > 0 {
 			t.Errorf("%s: exit code %d, %s", line, code, bytes.TrimSpace(stderr.Bytes()))
 		}
+	}
+}
+
+// The control token is in its file and nowhere else, and makes the sandbox
+// misbehave while it runs.
+func TestSandboxMisbehave(t *testing.T) {
+	ctx, interrupt := context.WithCancel(t.Context())
+	defer interrupt()
+	file := filepath.Join(t.TempDir(), "control.token")
+	if err := os.WriteFile(file, []byte("of the start before"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	a, _, stderr := testApp("", false)
+	out, stdout := io.Pipe()
+	a.stdout = stdout
+	code := make(chan int, 1)
+	go func() {
+		code <- a.run(ctx, []string{"sandbox", "--listen", "127.0.0.1:0", "--quiet", "--control-file", file, "--misbehave", "card-name=A, B", "--misbehave", "slow=1*2"})
+		stdout.Close()
+	}()
+	provider, said := "", ""
+	lines := bufio.NewScanner(out)
+	for !strings.Contains(said, "pactctl send") && lines.Scan() {
+		said += lines.Text()
+		if at := strings.Fields(lines.Text()); provider == "" && len(at) == 2 && at[0] == "provider" {
+			provider = at[1]
+		}
+	}
+	token, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 || len(token) < 40 {
+		t.Errorf("%d bytes, %v, %v", len(token), info.Mode(), err)
+	}
+	if strings.Contains(said, strings.TrimSpace(string(token))) {
+		t.Error("the token is printed")
+	}
+	do := func(args ...string) string {
+		t.Helper()
+		a, stdout, stderr := testApp("", false)
+		if code := a.run(ctx, append([]string{"sandbox", "misbehave", "--url", provider, "--token-file", file}, args...)); code != 0 {
+			t.Fatalf("%q: exit code %d: %s", args, code, stderr)
+		}
+		return stdout.String()
+	}
+	name := func() string {
+		t.Helper()
+		resp, err := http.Get(provider + "/a2a/" + sandbox.LarklineID + "/.well-known/agent-card.json")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		doc, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return agent.ParseCard(doc, agent.URLRules{Development: true}).Name
+	}
+	if got := name(); got != "A, B" {
+		t.Errorf("--misbehave: the card says %q", got)
+	}
+	if got := do("card-name=C", "drop-after*1"); got != "The sandbox misbehaves:\n  card-name=C\n  drop-after*1\n" || name() != "C" {
+		t.Errorf("said %q", got)
+	}
+	if got := do("-o", "json"); got != "{\n  \"active\": []\n}\n" || name() != "Larkline Air" {
+		t.Errorf("said %q", got)
+	}
+	if got := do(); got != "The sandbox behaves.\n" {
+		t.Errorf("said %q", got)
+	}
+	for args, why := range map[string]string{"grant-aud": "write grant-aud=TEXT", "receipt": "near it are receipt-bit"} {
+		a, _, stderr := testApp("", false)
+		if code := a.run(ctx, []string{"sandbox", "misbehave", "--url", provider, "--token-file", file, args}); code != exitFailed || !strings.Contains(stderr.String(), why) {
+			t.Errorf("%s: exit code %d: %s", args, code, stderr)
+		}
+	}
+	interrupt()
+	if got := <-code; got != 0 {
+		t.Errorf("exit code %d: %s", got, stderr)
+	}
+}
+
+func TestMisbehaviourList(t *testing.T) {
+	a, stdout, _ := testApp("", false)
+	if code := a.run(t.Context(), []string{"sandbox", "misbehave", "--list"}); code != 0 {
+		t.Fatal(code)
+	}
+	golden(t, "misbehave.txt", stdout.Bytes())
+	a, stdout, _ = testApp("", false)
+	if code := a.run(t.Context(), []string{"sandbox", "misbehave", "--list", "-o", "json"}); code != 0 {
+		t.Fatal(code)
+	}
+	var list struct {
+		Switches []sandbox.Misbehaviour `json:"switches"`
+	}
+	if err := json.Unmarshal(stdout.Bytes(), &list, json.RejectUnknownMembers(true)); err != nil || !slices.Equal(list.Switches, sandbox.Misbehaviours()) {
+		t.Errorf("%v: %s", err, stdout)
 	}
 }

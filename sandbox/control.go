@@ -1,0 +1,170 @@
+package sandbox
+
+import (
+	"bytes"
+	"context"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/go-json-experiment/json"
+)
+
+// ControlPath is where, at the Provider, a running sandbox is told to misbehave.
+const ControlPath = "/sandbox/misbehave"
+
+// Control is how a running sandbox is told to misbehave: POST {"specs": […]} to
+// URL with Token as bearer token does what [Sandbox.Misbehave] does, and GET
+// returns {"active": […], "switches": […]}. It prints without the token, and
+// encodes as JSON with it: the ready line is there to tell it.
+type Control struct {
+	URL   string `json:"url"`
+	Token string `json:"token"`
+}
+
+// String leaves the token out.
+func (c Control) String() string { return c.URL + " [redacted]" }
+
+// GoString leaves the token out.
+func (c Control) GoString() string { return c.String() }
+
+// Format leaves the token out, whatever the verb.
+func (c Control) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(c.String())) }
+
+// LogValue leaves the token out.
+func (c Control) LogValue() slog.Value { return slog.StringValue(c.String()) }
+
+// controlTimeout bounds a call of Misbehave.
+const controlTimeout = 10 * time.Second
+
+// Misbehave tells a running sandbox what [Sandbox.Misbehave] would, and returns
+// what is on then. Errors do not hold the token.
+func (c Control) Misbehave(ctx context.Context, specs ...string) (active []string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, controlTimeout)
+	defer cancel()
+	body, err := json.Marshal(map[string][]string{"specs": specs})
+	if err != nil {
+		return nil, fmt.Errorf("sandbox: misbehave: a spec is not UTF-8: %w", err)
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.URL, bytes.NewReader(body))
+	if err != nil {
+		return nil, fmt.Errorf("sandbox: control: %w", err)
+	}
+	req.Header.Set("Authorization", "Bearer "+c.Token)
+	req.Header.Set("Content-Type", typeJSON)
+	client := http.Client{
+		Transport:     &http.Transport{DisableKeepAlives: true},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("sandbox: control: is it running? %w", err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxBody))
+	if err != nil {
+		return nil, fmt.Errorf("sandbox: control: %w", err)
+	}
+	var out struct {
+		Active  []string `json:"active"`
+		Problem string   `json:"error_description"`
+	}
+	decodes := json.Unmarshal(answer, &out) == nil
+	switch {
+	case resp.StatusCode == http.StatusUnauthorized:
+		return nil, errors.New("sandbox: control: it does not take the token; each start draws a new one")
+	case resp.StatusCode == http.StatusBadRequest && decodes && out.Problem != "":
+		return nil, errors.New(out.Problem)
+	case resp.StatusCode != http.StatusOK || !decodes || out.Active == nil:
+		return nil, fmt.Errorf("sandbox: control: %s is no sandbox's: it answered %d", c.URL, resp.StatusCode)
+	}
+	return out.Active, nil
+}
+
+// control is GET and POST of ControlPath.
+func (s *Sandbox) control(w http.ResponseWriter, r *http.Request) {
+	token, _, err := bearer(r.Header, "Authorization")
+	if err != nil || subtle.ConstantTimeCompare([]byte(token), []byte(s.controlKey)) != 1 {
+		w.Header().Set("WWW-Authenticate", `Bearer realm="sandbox"`)
+		w.WriteHeader(http.StatusUnauthorized)
+		return
+	}
+	w.Header().Set("Cache-Control", "no-store")
+	if r.Method == http.MethodPost {
+		if refusal := s.controlled(w, r); refusal != nil {
+			writeJSON(w, http.StatusBadRequest, typeJSON, refusal)
+			return
+		}
+	}
+	writeJSON(w, http.StatusOK, typeJSON, struct {
+		Active   []string       `json:"active"`
+		Switches []Misbehaviour `json:"switches"`
+	}{s.faults.active(), misbehaviours})
+}
+
+// controlled does what the body of a POST says.
+func (s *Sandbox) controlled(w http.ResponseWriter, r *http.Request) *oauthError {
+	if mediaType(r.Header.Get("Content-Type")) != typeJSON {
+		return oauthFail("invalid_request", "Content-Type must be application/json")
+	}
+	body, err := readBody(w, r)
+	if err != nil {
+		return oauthFail("invalid_request", "The body is too large or was cut off")
+	}
+	var in struct {
+		Specs *[]string `json:"specs"`
+	}
+	if json.Unmarshal(body, &in, json.RejectUnknownMembers(true)) != nil || in.Specs == nil {
+		return oauthFail("invalid_request", `The body must be {"specs": ["name", "name=value*N"]}; an empty list clears`)
+	}
+	if err := s.Misbehave(*in.Specs...); err != nil {
+		return oauthFail("invalid_spec", err.Error())
+	}
+	return nil
+}
+
+// Execution is a turn that a brand really carried out: it answered, and asked for
+// no step-up. A stored reply that was given again is none.
+type Execution struct {
+	Brand     string   // the brand's id
+	MessageID string   // of the message that ran
+	Text      string   // of the message
+	Tools     []string // that ran, in order
+	Time      time.Time
+}
+
+// maxExecutions bounds the memory.
+const maxExecutions = 10_000
+
+// executions are the latest turns that ran.
+type executions struct {
+	mu   sync.Mutex
+	list []Execution
+}
+
+func (e *executions) add(brand string, m message, r Reply, at time.Time) {
+	x := Execution{Brand: brand, MessageID: m.id, Text: m.text, Time: at}
+	for _, a := range r.Actions {
+		x.Tools = append(x.Tools, a.Tool)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(e.list) == maxExecutions {
+		e.list = slices.Delete(e.list, 0, maxExecutions/2)
+	}
+	e.list = append(e.list, x)
+}
+
+// Executed are the turns that were carried out, in their order. Of very many, the
+// oldest are forgotten; the latest 5000 are always there.
+func (s *Sandbox) Executed() []Execution {
+	s.executions.mu.Lock()
+	defer s.executions.mu.Unlock()
+	return slices.Clone(s.executions.list)
+}
