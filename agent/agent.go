@@ -19,12 +19,12 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"net/url"
 	"os"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/gofrs/flock"
 	"golang.org/x/sync/singleflight"
 
 	"github.com/pactsigner/pactsigner/agent/egress"
@@ -38,11 +38,13 @@ type Egress interface {
 
 // Config is what an Agent is made of.
 type Config struct {
-	// Dir is the profile's folder: it holds the key of the secrets. It is made,
-	// of mode 0700, if it does not exist. Required.
+	// Dir is the profile's folder: it holds the key of the secrets, if no keyring
+	// does. It is made, of mode 0700, if it does not exist. Required.
 	Dir string
 	// Store is the journal. The caller closes it after the agent. Required.
 	Store Store
+	// Key says where a new profile's key is kept; the zero value is KeyAuto.
+	Key KeySource
 	// Network makes the way to the network for a rule set and a policy, which must
 	// both be obeyed at every hop. nil makes an egress.Client.
 	Network func(URLRules, egress.Policy) Egress
@@ -56,8 +58,9 @@ type Config struct {
 	Development bool
 	// DisabledByEnv is PACT_DISABLED=1 (PO-1).
 	DisabledByEnv bool
-	// Policy is the administrator's; nil is DefaultPolicy.
-	Policy *Policy
+	// Policy is the administrator's, asked anew at every gate and every hop (PO-7);
+	// an error switches PACT off. nil is DefaultPolicy.
+	Policy func() (Policy, error)
 }
 
 // Agent is one running personal agent on a profile. Several may run on the same
@@ -70,17 +73,21 @@ type Agent struct {
 	keys    *jwks.Cache
 	tokens  tokenCache
 	status  statusCache
-	runtime string // names this Agent as a holder of leases
+	runtime string       // names this Agent as a holder of leases
+	lock    *flock.Flock // says that it lives (RS-3); nil: there are no locks here
 
+	notices  []string // of Open
 	mu       sync.Mutex
 	settings settings
 	network  Egress
 
-	refreshing singleflight.Group // by grant (GR-5)
+	refreshing singleflight.Group // by grant and network profile (GR-5)
+	inputs     sync.Map           // tasks that ask their owner something (DA-13)
 }
 
 // Open opens the agent of a profile and recovers what a crash left behind
-// (RS-1, RS-2). Errors wrap ErrProfileKey if the profile's key is lost.
+// (RS-1..RS-4). A profile whose key is gone is opened with a new one: Notices and
+// Status tell what was lost. Errors wrap ErrProfileKey if the key cannot be had now.
 func Open(cfg Config) (*Agent, error) {
 	if cfg.Dir == "" {
 		return nil, errors.New("agent: Dir is required: name the profile's folder")
@@ -94,19 +101,16 @@ func Open(cfg Config) (*Agent, error) {
 	if cfg.Params.TurnLease == 0 {
 		cfg.Params = Defaults().Scaled(cfg.Scale)
 	}
-	if cfg.Policy == nil {
-		p := DefaultPolicy()
-		cfg.Policy = &p
-	}
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("agent: %w", err)
 	}
 	a := &Agent{
 		cfg: cfg, store: cfg.Store, params: cfg.Params,
-		runtime: newID("run"),
 	}
+	a.hold()
 	a.tokens.init()
 	if err := a.loadSettings(); err != nil {
+		a.letGo()
 		return nil, fmt.Errorf("agent: %w", err)
 	}
 	a.connect()
@@ -116,44 +120,6 @@ func Open(cfg Config) (*Agent, error) {
 		return nil, fmt.Errorf("agent: recover: %w", err)
 	}
 	return a, nil
-}
-
-// loadSettings reads or makes the profile's settings, and its key with them: a
-// profile that has settings has secrets, and never gets a new key by itself.
-func (a *Agent) loadSettings() error {
-	ctx := context.Background()
-	s := &a.settings
-	err := a.store.View(ctx, func(tx Tx) error {
-		got, err := get[settings](tx, "", settingsID)
-		if err == nil {
-			*s = *got
-		}
-		return err
-	})
-	fresh := errors.Is(err, ErrNotFound)
-	if err != nil && !fresh {
-		return err
-	}
-	if a.box, err = openBox(a.cfg.Dir, fresh); err != nil {
-		return err
-	}
-	const purpose = "key-check"
-	if !fresh {
-		var check string
-		if a.box.open(purpose, s.KeyCheck, &check) != nil {
-			return fmt.Errorf("%w: %s/%s is not this profile's: restore it, or start a new profile", ErrProfileKey, a.cfg.Dir, keyFile)
-		}
-		return nil
-	}
-	s.Head = Head{ID: settingsID, Created: a.now()}
-	if s.KeyCheck, err = a.box.seal(purpose, "ok"); err != nil {
-		return err
-	}
-	err = a.store.Update(ctx, func(tx Tx) error { return put(tx, s) })
-	if errors.Is(err, ErrConflict) { // another process was first
-		return a.loadSettings()
-	}
-	return err
 }
 
 // changeSettings changes the profile's settings and what follows from them.
@@ -166,9 +132,13 @@ func (a *Agent) changeSettings(tx Tx, change func(*settings)) (*settings, error)
 	return s, put(tx, s)
 }
 
-// adopt takes over settings that were stored.
+// adopt takes over settings that were stored, unless later ones are known.
 func (a *Agent) adopt(s *settings) {
 	a.mu.Lock()
+	if s.Revision < a.settings.Revision {
+		a.mu.Unlock()
+		return
+	}
 	changed := a.settings.Development != s.Development
 	a.settings = *s
 	a.mu.Unlock()
@@ -204,6 +174,7 @@ func (a *Agent) Close() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	closeNetwork(a.network)
+	a.letGo()
 }
 
 // Rules are the URL rules in force.
@@ -231,15 +202,6 @@ func (a *Agent) do(ctx context.Context, req egress.Request) (egress.Response, er
 }
 
 func (a *Agent) now() time.Time { return a.cfg.Now() }
-
-// mayContact is the network policy: a provider that the administrator blocks is
-// not contacted at all (PR-5).
-func (a *Agent) mayContact(_ context.Context, u *url.URL) error {
-	if a.cfg.Policy.blocks(Origin(u)) {
-		return errors.New("the administrator blocks this provider")
-	}
-	return nil
-}
 
 // fetchKeys gets a key set for the cache (MD-7).
 func (a *Agent) fetchKeys(ctx context.Context, u string) ([]byte, error) {

@@ -25,9 +25,10 @@ func approvalDigest(wireID, text string) (string, error) {
 // askApproval asks the owner, if the operation changes something or its token
 // could do more than it needs (AD-9, AP-1). A pre-confirmation covers the
 // operation as it is the first time that this is asked, and is spent then, needed
-// or not: what a step-up or a wider token makes of it is another operation.
+// or not: what a step-up or a wider token makes of it is another operation. A task
+// has none: who confirms is at the surface where the operation is asked for (AP-5).
 func (a *Agent) askApproval(ctx context.Context, op *operation) error {
-	confirmed := op.caller.Confirmed && !op.asked
+	confirmed := op.caller.Confirmed && op.caller.Task == nil && !op.asked
 	op.asked = true
 	if op.effect == EffectInspect && !op.exceeds {
 		return nil
@@ -70,6 +71,9 @@ func (a *Agent) decide(ctx context.Context, op *operation, req ApprovalRequest, 
 			reason = ReasonApprovalUnavailable
 		}
 		why := "it may change something"
+		if !req.SentBefore.IsZero() {
+			why = "it asks what became of a message that may change something, and a business that never got it carries it out now"
+		}
 		if req.Exceeds {
 			why = "the permission's token can do more than it needs (" + ReasonTokenExceeds + ")"
 		}
@@ -78,11 +82,20 @@ func (a *Agent) decide(ctx context.Context, op *operation, req ApprovalRequest, 
 		}
 		return false, refuse(StatusApprovalRequired, reason, "the owner must approve this: %s", why)
 	}
-	if err := a.setConversation(ctx, op, conversationAwaitingLocal, ""); err != nil {
+	release, err := a.takeInput(ctx, op) // DA-13
+	if err != nil {
+		return false, err
+	}
+	defer release()
+	if err := a.awaiting(ctx, op, conversationAwaitingLocal); err != nil {
 		return false, err
 	}
 	c.tell(Event{Kind: EventApproval, Business: op.business.Card.Name})
-	ok, err := c.Approve(ctx, req)
+	ok := false
+	err = a.whileHeld(ctx, op, func(ctx context.Context) (err error) {
+		ok, err = c.Approve(ctx, req)
+		return err
+	})
 	if err != nil {
 		return false, err
 	}
@@ -100,6 +113,9 @@ func (op *operation) approvalRequest() (ApprovalRequest, error) {
 		Message: op.req.Message, Effect: op.effect, Scopes: op.scopes(op.required),
 		Exceeds: op.exceeds, Digest: d,
 	}
+	if op.reconciling {
+		req.SentBefore = op.message.Sent
+	}
 	if op.exceeds {
 		req.TokenScopes = op.scopes(op.grant.Scopes)
 	}
@@ -115,7 +131,7 @@ func (p *approval) same(req ApprovalRequest) bool {
 func (r ApprovalRequest) view() *ApprovalView {
 	return &ApprovalView{
 		Destination: r.Destination, Message: r.Message, Effect: r.Effect,
-		Scopes: ids(r.Scopes), Digest: r.Digest, Exceeds: r.Exceeds,
+		Scopes: ids(r.Scopes), Digest: r.Digest, Exceeds: r.Exceeds, SentBefore: r.SentBefore,
 	}
 }
 

@@ -11,7 +11,8 @@ import (
 // record of the task or surface, never from what a model said.
 type CallerOrigin string
 
-// The origins. Only the owner may send.
+// The origins. Only the owner may send. Without a task record there is no owner's
+// task: what says so is automation (AD-3).
 const (
 	OriginOwner      CallerOrigin = "owner"     // the owner's own top-level task
 	OriginOwnerCLI   CallerOrigin = "owner_cli" // the owner on their own command line
@@ -37,6 +38,13 @@ type Caller struct {
 	Principal string // required
 	Origin    CallerOrigin
 	Human     HumanInput
+	// Task is the record of the task that acts. Origin and Human are what it says,
+	// whatever they are here (AD-3). nil on the owner's own command line.
+	Task *Task
+	// Network is the profile that every request of the call obeys, the signer's
+	// included (SG-12). nil is the default profile on the owner's command line, and
+	// denies everything elsewhere (TR-9).
+	Network *Network
 
 	// Confirmed is a pre-confirmation of this one operation as it was asked for
 	// (AP-5): the command line's --yes. It covers effect and permissions as they are
@@ -60,17 +68,31 @@ type Caller struct {
 // and does not stay pending (DA-8, DA-17).
 var ErrAborted = errors.New("given up by the owner")
 
-func (c Caller) check() error {
+// check holds a caller to its form, and its origin and human mode to the task
+// record (AD-3).
+func (c *Caller) check() error {
 	if c.Principal == "" {
 		return errors.New("caller: Principal is required: say on whose behalf the call is made")
 	}
 	if len(c.Principal) > maxScopeID {
 		return fmt.Errorf("caller: Principal is longer than %d bytes", maxScopeID)
 	}
+	switch t := c.Task; {
+	case t == nil && (c.Origin == OriginOwner || c.Origin == ""):
+		c.Origin = OriginAutomation
+	case t == nil:
+	case t.ID == "" || len(t.ID) > maxScopeID:
+		return fmt.Errorf("caller: Task.ID is required, at most %d bytes", maxScopeID)
+	default:
+		c.Origin, c.Human = t.origin(), t.human()
+	}
 	return nil
 }
 
 func (c Caller) owner() bool { return c.Origin == OriginOwner || c.Origin == OriginOwnerCLI }
+
+// surface reports the owner on their own command line, in no task.
+func (c Caller) surface() bool { return c.Task == nil && c.Origin == OriginOwnerCLI }
 
 func (c Caller) tell(e Event) {
 	if c.Progress != nil {
@@ -119,4 +141,8 @@ type ApprovalRequest struct {
 	Digest string
 	// Changed: something was approved before and this differs from it.
 	Changed bool
+	// SentBefore, if not zero, says that this very message was sent then and its
+	// outcome is not known: it is asked for again, by the same id and bytes, to learn
+	// what became of it (CV-14). A business that never got it carries it out now.
+	SentBefore time.Time
 }

@@ -63,7 +63,7 @@ func (r *cardReader) security(o object, card *Card) {
 	}
 	switch {
 	case len(identity) == 0:
-		r.add(ReasonIdentityMissing, "securitySchemes", "none is an httpAuthSecurityScheme with scheme Bearer and bearerFormat JWT")
+		r.add(ReasonIdentityMissing, "securitySchemes", "none is an httpAuthSecurityScheme with scheme %q and bearerFormat %q", "Bearer", "JWT")
 	case len(alone) == 0:
 		r.add(ReasonIdentityNotAlone, "securityRequirements", "none names the identity scheme (%s) alone", strings.Join(identity, ", "))
 	default:

@@ -55,6 +55,9 @@ func Classify(reply Reply, turn Turn) Outcome {
 	case OutcomeReplied, OutcomeUnknown, OutcomeStillRunning, OutcomeRateLimited:
 		return o
 	}
+	if o.Reason == "" {
+		o.Reason = string(o.State)
+	}
 	o.State, o.CloseConversation = OutcomeUnknown, false
 	return o
 }

@@ -36,7 +36,7 @@ func TestClassify(t *testing.T) {
 			effectful: outcome{State: "outcome_unknown", Reason: "reply_not_from_agent"},
 			reconcile: outcome{State: "outcome_unknown", Reason: "reply_not_from_agent"}},
 		{name: "step-up", status: 200, body: task(nil),
-			inspect: outcome{State: "auth_required"}, effectful: outcome{State: "auth_required"}, reconcile: outcome{State: "outcome_unknown"}},
+			inspect: outcome{State: "auth_required"}, effectful: outcome{State: "auth_required"}, reconcile: outcome{State: "outcome_unknown", Reason: "auth_required"}},
 		{name: "step-up-in-another-context", status: 200, body: task(nil), context: "c-2",
 			inspect:   outcome{State: "outcome_unknown", Reason: "reply_context_mismatch"},
 			effectful: outcome{State: "outcome_unknown", Reason: "reply_context_mismatch"},

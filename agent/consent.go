@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -54,6 +55,7 @@ func (a *Agent) Authorize(ctx context.Context, c Caller, req AuthorizeRequest) (
 	if err := c.check(); err != nil {
 		return Result{}, err
 	}
+	ctx = withNetwork(ctx, c)
 	op := &operation{caller: c}
 	return op.finish(ctx, a.authorize(ctx, op, req))
 }
@@ -66,9 +68,13 @@ func (a *Agent) authorize(ctx context.Context, op *operation, req AuthorizeReque
 			return err
 		}
 	}
+	if err := a.recover(ctx); err != nil {
+		return err
+	}
+	if err := op.caller.mayAct("ask a business for permissions"); err != nil { // AD-2, AD-4
+		return err
+	}
 	switch {
-	case !op.caller.owner():
-		return refuse(StatusBlocked, ReasonDelegationRequired, "only the owner may ask a business for permissions")
 	case len(op.required) == 0:
 		return refuse(StatusFailed, ReasonInvalidInput, "scopes: name at least one permission")
 	case utf8.RuneCountInString(req.Purpose) > maxPurpose:
@@ -94,12 +100,12 @@ func (a *Agent) authorize(ctx context.Context, op *operation, req AuthorizeReque
 // getConsent gets a grant that covers op.required from the owner, by a sign-in
 // that is pending already or a new one.
 func (a *Agent) getConsent(ctx context.Context, op *operation) error {
-	z, err := a.pendingFor(ctx, op)
+	z, err := a.claimSignIn(ctx, op)
 	if err != nil {
 		return err
 	}
-	if z == nil {
-		if z, err = a.startAuthorization(ctx, op); err != nil {
+	if z.State == authorizationStarting {
+		if z, err = a.startAuthorization(ctx, op, z); err != nil {
 			return err
 		}
 	}
@@ -120,7 +126,7 @@ func (a *Agent) getConsent(ctx context.Context, op *operation) error {
 		return err
 	}
 	if z.State != authorizationGranted {
-		return settledRefusal(z)
+		return a.settledRefusal(ctx, op, z)
 	}
 	return a.coverScopes(ctx, op)
 }
@@ -135,7 +141,10 @@ func (op *operation) setAuthorization(a *Agent, z *authorization) {
 }
 
 // settledRefusal is what a sign-in that brought no grant means to who needed it.
-func settledRefusal(z *authorization) error {
+func (a *Agent) settledRefusal(ctx context.Context, op *operation, z *authorization) error {
+	if z.Grant != "" { // DA-12
+		return a.partialRefusal(ctx, op, z)
+	}
 	status := StatusFailed
 	switch z.State {
 	case authorizationDenied:
@@ -148,31 +157,86 @@ func settledRefusal(z *authorization) error {
 	return refuse(status, z.Reason, "the sign-in ended: %s", z.State)
 }
 
-// pendingFor is a sign-in under way that would bring what op needs, if there is
-// one.
-func (a *Agent) pendingFor(ctx context.Context, op *operation) (found *authorization, err error) {
-	err = a.store.View(ctx, func(tx Tx) error {
-		all, err := find[authorization](tx, Query{Principal: op.who.principal, Business: op.business.ID, States: []string{authorizationPending}})
-		for _, z := range all {
-			if z.Binding == op.who.binding.ID && z.CardRevision == op.business.CardRevision && a.now().Before(z.Deadline) && covers(z.Scopes, op.required) {
-				found = z
-				break
-			}
+// partialRefusal tells what the owner granted at the business, when it is less
+// than what was needed (DA-12).
+func (a *Agent) partialRefusal(ctx context.Context, op *operation, z *authorization) error {
+	return a.store.View(ctx, func(tx Tx) error {
+		g, err := get[grant](tx, z.Principal, z.Grant)
+		if err != nil {
+			return err
 		}
-		return err
+		missing := slices.DeleteFunc(slices.Clone(z.Needed), func(s string) bool { return slices.Contains(g.Scopes, s) })
+		op.result.MissingScopes = shown(missing)
+		v := a.grantView(g, op.business.Card.Name)
+		op.result.Grant = &v
+		return refuse(StatusDenied, z.Reason, "at the business only %s was granted, and %s is needed too; the smaller permission is kept",
+			strings.Join(shown(g.Scopes), ", "), strings.Join(op.result.MissingScopes, ", "))
 	})
-	return found, err
+}
+
+// claimSignIn is a sign-in under way that would bring what op needs, or else
+// the start of a new one: a record by which every other program and goroutine
+// knows of it and waits, so that the owner is never shown two codes for one thing.
+func (a *Agent) claimSignIn(ctx context.Context, op *operation) (z *authorization, err error) {
+	for {
+		err := a.store.Update(ctx, func(tx Tx) error {
+			z = nil
+			under, err := find[authorization](tx, Query{Principal: op.who.principal, Business: op.business.ID, States: []string{authorizationStarting, authorizationPending}})
+			if err != nil {
+				return err
+			}
+			task, network := op.caller.taskID(), op.caller.networkName()
+			under = slices.DeleteFunc(under, func(o *authorization) bool { return o.Task != task || o.Network != network }) // RS-4, RS-5
+			for _, o := range under {
+				if o.State == authorizationStarting && a.held(&o.Head) {
+					return nil
+				}
+			}
+			for _, o := range under {
+				if o.State == authorizationPending && o.Binding == op.who.binding.ID && o.CardRevision == op.business.CardRevision &&
+					a.now().Before(o.Deadline) && covers(o.Scopes, op.required) {
+					z = o
+					return nil
+				}
+			}
+			if err := a.noInput(tx, op); err != nil { // DA-13
+				return err
+			}
+			z = &authorization{
+				Task: task, Network: network,
+				Head:         Head{ID: newID("signin"), Principal: op.who.principal, Business: op.business.ID, State: authorizationStarting, Created: a.now()},
+				Binding:      op.who.binding.ID,
+				CardRevision: op.business.CardRevision,
+				Needed:       op.required, Purpose: op.purpose,
+			}
+			z.lease(a.runtime+"/"+newID("start"), a.now().Add(a.params.PollLease))
+			return put(tx, z)
+		})
+		if err != nil || z != nil {
+			return z, err
+		}
+		if err := a.wait(ctx, a.now().Add(a.params.RefreshCheck)); err != nil {
+			return nil, err
+		}
+	}
 }
 
 // startAuthorization asks the business for a device code (DA-1..DA-3) and keeps
 // it, sealed, before anything is shown.
-func (a *Agent) startAuthorization(ctx context.Context, op *operation) (*authorization, error) {
+func (a *Agent) startAuthorization(ctx context.Context, op *operation, z *authorization) (_ *authorization, err error) {
+	defer func() {
+		if err != nil { // if that fails it is given up by its lease
+			_ = a.store.Update(context.Background(), func(tx Tx) error {
+				return errors.Join(tx.Delete(KindAuthorization, z.Principal, z.ID), tx.DeleteSecret(z.ID))
+			})
+		}
+	}()
 	b := op.business
 	if b.Card.Profile != ProfileDelegated {
 		return nil, refuse(StatusUnsupported, ReasonNotDelegated, "%s has no delegation", b.Card.Name)
 	}
 	asked := op.required
-	err := a.store.View(ctx, func(tx Tx) error {
+	err = a.store.View(ctx, func(tx Tx) error {
 		active, err := activeGrants(tx, op.who, b, a.now())
 		for _, g := range active {
 			asked = union(asked, g.Scopes)
@@ -186,7 +250,7 @@ func (a *Agent) startAuthorization(ctx context.Context, op *operation) (*authori
 		_, ok := b.Card.Scope(id) // an old grant may hold what the card has no more
 		return !ok
 	})
-	resp, err := a.deviceRequest(ctx, op, asked)
+	resp, err := a.deviceRequest(ctx, op, z, asked)
 	if err != nil {
 		return nil, err
 	}
@@ -207,15 +271,11 @@ func (a *Agent) startAuthorization(ctx context.Context, op *operation) (*authori
 	if d.HasInterval {
 		interval = max(d.Interval, a.params.PollMin)
 	}
-	z := &authorization{
-		Head:         Head{ID: newID("signin"), Principal: op.who.principal, Business: b.ID, State: authorizationPending, Created: now},
-		Binding:      op.who.binding.ID,
-		CardRevision: b.CardRevision,
-		Scopes:       asked, Needed: op.required, Purpose: op.purpose,
-		Interval: interval.Microseconds(),
-		NextPoll: now.Add(interval), // first poll after one full interval
-		Deadline: now.Add(min(d.ExpiresIn, a.params.ConsentMax)),
-	}
+	z.State, z.Created = authorizationPending, now
+	z.release()
+	z.Scopes, z.Interval = asked, interval.Microseconds()
+	z.NextPoll = now.Add(interval) // first poll after one full interval
+	z.Deadline = now.Add(min(d.ExpiresIn, a.params.ConsentMax))
 	err = a.store.Update(ctx, func(tx Tx) error {
 		if err := a.box.put(tx, z.ID, authorizationPurpose(z), d.authorizationSecret); err != nil {
 			return err
@@ -230,7 +290,7 @@ func (a *Agent) startAuthorization(ctx context.Context, op *operation) (*authori
 
 // deviceRequest starts the device flow; a 429 is waited for as for a message
 // (CV-10). Errors are *Refusal (DA-2).
-func (a *Agent) deviceRequest(ctx context.Context, op *operation, scopes []string) (egress.Response, error) {
+func (a *Agent) deviceRequest(ctx context.Context, op *operation, z *authorization, scopes []string) (egress.Response, error) {
 	b := op.business
 	for tries := 0; ; tries++ {
 		form := url.Values{"scope": {strings.Join(scopes, " ")}}
@@ -248,7 +308,14 @@ func (a *Agent) deviceRequest(ctx context.Context, op *operation, scopes []strin
 		case resp.Status == http.StatusTooManyRequests && tries < maxRateRetries:
 			at := a.now().Add(a.rateWait(resp.Header.Get("Retry-After")))
 			op.caller.tell(Event{Kind: EventWaiting, Business: b.Card.Name, Detail: "the business limits requests", Until: at})
-			if err := a.wait(ctx, at); err != nil {
+			err := a.store.Update(ctx, func(tx Tx) error {
+				z.lease(z.LeaseOwner, at.Add(a.params.PollLease))
+				return put(tx, z)
+			})
+			if err == nil {
+				err = a.wait(ctx, at)
+			}
+			if err != nil {
 				return resp, err
 			}
 		case resp.Status == http.StatusTooManyRequests, resp.Status >= 500:
@@ -279,6 +346,8 @@ type AuthorizationView struct {
 	Scopes       []string  `json:"scopes"`
 	Needed       []string  `json:"needed"`
 	Purpose      string    `json:"purpose,omitzero"`
+	Task         string    `json:"task,omitzero"`    // that asked for it
+	Network      string    `json:"network,omitzero"` // the profile that it was begun under
 	Grant        string    `json:"grant,omitzero"`
 	Created      time.Time `json:"created"`
 	Deadline     time.Time `json:"deadline"`
@@ -288,7 +357,7 @@ type AuthorizationView struct {
 func (a *Agent) authorizationView(z *authorization, name string) AuthorizationView {
 	return AuthorizationView{
 		ID: z.ID, Business: z.Business, BusinessName: name, State: z.State, Reason: z.Reason,
-		Scopes: nonNil(z.Scopes), Needed: nonNil(z.Needed), Purpose: z.Purpose, Grant: z.Grant,
+		Scopes: nonNil(z.Scopes), Needed: nonNil(z.Needed), Purpose: z.Purpose, Grant: z.Grant, Task: z.Task, Network: z.Network,
 		Created: z.Created, Deadline: z.Deadline, Settled: z.Settled,
 	}
 }
@@ -298,11 +367,17 @@ func (a *Agent) Authorizations(ctx context.Context, c Caller) ([]AuthorizationVi
 	if err := c.check(); err != nil {
 		return nil, err
 	}
+	if err := a.recover(ctx); err != nil {
+		return nil, err
+	}
 	out := []AuthorizationView{}
 	err := a.store.View(ctx, func(tx Tx) error {
 		all, err := find[authorization](tx, Query{Principal: c.Principal})
 		names := nameCache{}
 		for _, z := range all {
+			if z.State == authorizationStarting {
+				continue
+			}
 			out = append(out, a.authorizationView(z, names.of(tx, z.Principal, z.Business)))
 		}
 		return err
@@ -310,11 +385,14 @@ func (a *Agent) Authorizations(ctx context.Context, c Caller) ([]AuthorizationVi
 	return out, err
 }
 
-// CancelAuthorization gives a pending sign-in up; one that ended stays as it
-// ended. Errors wrap ErrNotFound.
+// CancelAuthorization gives a pending sign-in up, as the owner does who dismisses
+// its card (DA-13); one that ended stays as it ended. Errors wrap ErrNotFound.
 func (a *Agent) CancelAuthorization(ctx context.Context, c Caller, id string) (AuthorizationView, error) {
 	if err := c.check(); err != nil {
 		return AuthorizationView{}, err
+	}
+	if !c.owner() {
+		return AuthorizationView{}, refuse(StatusBlocked, ReasonDelegationRequired, "only the owner may cancel a sign-in; this call is by %q", c.Origin)
 	}
 	z, err := a.settleOnce(ctx, c.Principal, id, authorizationCancelled, ReasonUserCancelled)
 	if err != nil {
@@ -324,16 +402,22 @@ func (a *Agent) CancelAuthorization(ctx context.Context, c Caller, id string) (A
 }
 
 // WaitAuthorization shows the link of a pending sign-in again, if the caller can
-// show one, and waits until it ends. Errors wrap ErrNotFound.
+// show one, and waits until it ends. It goes on only for the task and under the
+// network profile that it was begun for; what cannot go on any more is settled
+// (RS-4, RS-5). Errors wrap ErrNotFound.
 func (a *Agent) WaitAuthorization(ctx context.Context, c Caller, id string) (Result, error) {
 	if err := c.check(); err != nil {
 		return Result{}, err
 	}
+	ctx = withNetwork(ctx, c)
 	op := &operation{caller: c}
 	return op.finish(ctx, a.waitAgain(ctx, op, id))
 }
 
 func (a *Agent) waitAgain(ctx context.Context, op *operation, id string) error {
+	if err := a.recover(ctx); err != nil {
+		return err
+	}
 	var z *authorization
 	err := a.store.View(ctx, func(tx Tx) (err error) {
 		if z, err = get[authorization](tx, op.caller.Principal, id); err != nil {
@@ -347,11 +431,14 @@ func (a *Agent) waitAgain(ctx context.Context, op *operation, id string) error {
 	}
 	op.setAuthorization(a, z)
 	if z.State == authorizationPending {
-		for _, gate := range []gate{a.isAvailable, a.isPreferred, a.isIdentified} {
-			if err := gate(ctx, op); err != nil {
-				return err
-			}
+		if z, err = a.resume(ctx, op, z); z != nil {
+			op.setAuthorization(a, z)
 		}
+		if err != nil {
+			return err
+		}
+	}
+	if z.State == authorizationPending {
 		if op.caller.SignIn != nil && a.now().Before(z.Deadline) {
 			if err := a.showSignIn(ctx, op.caller, z); err != nil {
 				return err
@@ -365,7 +452,7 @@ func (a *Agent) waitAgain(ctx context.Context, op *operation, id string) error {
 		}
 	}
 	if z.State != authorizationGranted {
-		return settledRefusal(z)
+		return a.settledRefusal(ctx, op, z)
 	}
 	op.result.Status = StatusDone
 	return a.store.View(ctx, func(tx Tx) error {

@@ -8,7 +8,8 @@ import (
 )
 
 // enterConversation finds or starts the conversation and takes its turn (CV-3).
-// An operation of unknown outcome at the business refuses it (CV-4).
+// An operation of unknown outcome at the business refuses it (CV-4), except to
+// ask what became of it; whether that can be done, mayReconcile says.
 func (a *Agent) enterConversation(ctx context.Context, op *operation) error {
 	if err := a.recover(ctx); err != nil {
 		return fmt.Errorf("recover: %w", err)
@@ -31,14 +32,16 @@ func (a *Agent) enterConversation(ctx context.Context, op *operation) error {
 			switch {
 			case c.Business != op.business.ID:
 				return refuse(StatusFailed, ReasonNotThisBusiness, "conversation %s is with another business", c.ID)
-			case c.State == conversationClosed || c.Binding != op.who.binding.ID:
+			case !op.reconciling && (c.State == conversationClosed || c.Binding != op.who.binding.ID):
 				return refuse(StatusFailed, ReasonClosed, "conversation %s is closed (%s): start a new one", c.ID, c.Reason)
-			case c.leased(op.owner, now):
+			case a.leased(&c.Head, op.owner):
 				return refuse(StatusBlocked, ReasonBusy, "another turn of conversation %s is under way", c.ID)
 			}
 		}
-		if err := a.unresolved(tx, op, EffectInspect, ""); err != nil { // whatever its effect will be
-			return err
+		if !op.reconciling {
+			if err := a.unresolved(tx, op, EffectInspect, ""); err != nil { // whatever its effect will be
+				return err
+			}
 		}
 		c.lease(op.owner, now.Add(a.params.TurnLease))
 		c.Updated = now
@@ -83,6 +86,47 @@ func (a *Agent) setConversation(ctx context.Context, op *operation, state, reaso
 	return a.changeConversation(ctx, op, func(c *conversation) { c.State, c.Reason = state, reason })
 }
 
+// awaiting moves the conversation on to waiting for the owner, unless the wire left
+// something that says more.
+func (a *Agent) awaiting(ctx context.Context, op *operation, state string) error {
+	return a.changeConversation(ctx, op, func(c *conversation) {
+		if c.State != conversationUnknown && c.State != conversationClosed {
+			c.State, c.Reason = state, ""
+		}
+	})
+}
+
+// whileHeld runs f, which may take long, with the turn's lease renewed meanwhile
+// (CV-2). If somebody else takes the turn over, f's context ends.
+func (a *Agent) whileHeld(ctx context.Context, op *operation, f func(context.Context) error) error {
+	held, stop := context.WithCancelCause(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		renew := time.NewTicker(a.params.TurnLease / 3)
+		defer renew.Stop()
+		for {
+			select {
+			case <-held.Done():
+				return
+			case <-renew.C:
+			}
+			// A store that fails now may work the next time; whoever goes on asks anew.
+			if err := a.renewTurn(held, op); ReasonOf(err) == ReasonBusy {
+				stop(err)
+				return
+			}
+		}
+	}()
+	defer func() { <-ended }()
+	defer stop(nil)
+	err := f(held)
+	if lost := context.Cause(held); ReasonOf(lost) == ReasonBusy {
+		return lost
+	}
+	return err
+}
+
 func (a *Agent) changeConversation(ctx context.Context, op *operation, change func(*conversation)) error {
 	return a.store.Update(ctx, func(tx Tx) error { return a.changeIn(tx, op, change) })
 }
@@ -112,7 +156,7 @@ func (a *Agent) changeIn(tx Tx, op *operation, change func(*conversation)) error
 // sent; what happened on the wire is recorded where it happens.
 func (a *Agent) refused(op *operation, err error) error {
 	var r *Refusal
-	if err == nil || op.conversation == nil || !errors.As(err, &r) {
+	if err == nil || op.conversation == nil || op.reconciling || !errors.As(err, &r) {
 		return err
 	}
 	state := ""
@@ -140,62 +184,6 @@ func (a *Agent) refused(op *operation, err error) error {
 		return errors.Join(err, e)
 	}
 	return err
-}
-
-// recover settles what a dead runtime left behind (RS-1, RS-2): what may have
-// been sent is of unknown outcome and never sent again; what was only prepared was
-// never sent.
-func (a *Agent) recover(ctx context.Context) error {
-	now := a.now()
-	var stale []*message
-	err := a.store.View(ctx, func(tx Tx) error {
-		open, err := find[message](tx, Query{AllPrincipals: true, States: []string{messagePrepared, messageSending}})
-		for _, m := range open {
-			if !now.Before(m.LeaseUntil) {
-				stale = append(stale, m)
-			}
-		}
-		return err
-	})
-	if err != nil || len(stale) == 0 {
-		return err
-	}
-	return a.store.Update(ctx, func(tx Tx) error {
-		for _, old := range stale {
-			m, err := get[message](tx, old.Principal, old.ID)
-			if err != nil {
-				return err
-			}
-			if now.Before(m.LeaseUntil) { // renewed meanwhile
-				continue
-			}
-			state := ""
-			switch m.State {
-			case messageSending:
-				m.State, m.Reason, state = messageUnknown, ReasonInterrupted, conversationUnknown
-			case messagePrepared:
-				m.State, m.Reason, state = messageCancelled, ReasonNeverSent, conversationCancelled
-			default:
-				continue
-			}
-			m.release()
-			if err := put(tx, m); err != nil {
-				return err
-			}
-			c, err := get[conversation](tx, m.Principal, m.Conversation)
-			if err != nil {
-				return err
-			}
-			if c.State == conversationClosed {
-				continue
-			}
-			c.State, c.Reason, c.Updated = state, m.Reason, now
-			if err := put(tx, c); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
 }
 
 // ConversationView is a conversation as a surface shows it.

@@ -78,6 +78,7 @@ func (a *Agent) Discover(ctx context.Context, c Caller, req DiscoverRequest) (Bu
 	if err := c.check(); err != nil {
 		return BusinessView{}, err
 	}
+	ctx = withNetwork(ctx, c)
 	// DI-12: without an identity one may look, with PACT switched off not.
 	err := a.availability(ctx, c.Principal)
 	switch reason := ReasonOf(err); {
@@ -85,6 +86,9 @@ func (a *Agent) Discover(ctx context.Context, c Caller, req DiscoverRequest) (Bu
 	case reason == ReasonDisabledInSettings && a.currentSettings().Preference == "": // never switched on
 	default:
 		return BusinessView{}, err
+	}
+	if a.currentSettings().Preference == DisabledPACT {
+		return BusinessView{}, a.preferred(ctx)
 	}
 	b, err := a.discover(ctx, c, req)
 	if err != nil {
@@ -127,6 +131,9 @@ func (a *Agent) fetchCard(ctx context.Context, c Caller, b *business) (*business
 	c.tell(Event{Kind: EventDiscovering, Business: b.Card.Name, Detail: b.Key})
 	rules := a.rules()
 	resp, err := a.do(ctx, egress.Request{Purpose: egress.Card, Method: "GET", URL: b.Key})
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx) // CV-16
+	}
 	if err != nil {
 		return nil, refuseErr(StatusFailed, discoveryReason(err), err)
 	}
@@ -196,6 +203,9 @@ func discoveryReason(err error) Reason {
 
 func (a *Agent) fetchMetadata(ctx context.Context, card Card, rules URLRules) (Metadata, error) {
 	resp, err := a.do(ctx, egress.Request{Purpose: egress.Metadata, Method: "GET", URL: card.MetadataURL})
+	if ctx.Err() != nil {
+		return Metadata{}, context.Cause(ctx)
+	}
 	if err != nil {
 		return Metadata{}, refuseErr(StatusFailed, ReasonMetadataInvalid, err)
 	}

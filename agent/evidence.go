@@ -26,7 +26,7 @@ func (a *Agent) replied(ctx context.Context, op *operation, m *message, reply Re
 	d := op.sentUnder
 	if m.Grant != "" {
 		// What was sent counts, whatever became of the grant since (EV-4, GR-4).
-		s.User, s.Want.GrantID, s.Want.GrantScopes = d.subject.Reveal(), d.grant.GrantID, nonNil(d.grant.Scopes)
+		s.User, s.Want.GrantID, s.Want.GrantScopes = d.subject.Reveal(), d.grant.GrantID, nonNil(m.GrantScopes)
 		s.Receipt = reply.Message.Receipt
 		s.Want.PA, s.Want.Brand = op.who.id.Issuer, op.business.Card.InterfaceURL
 		s.Want.SentAt, s.Want.ReceivedAt = m.Sent, received
@@ -177,10 +177,10 @@ func (k *recordingKeys) Key(ctx context.Context, kid string, alg jose.SignatureA
 // waited for it; nothing else but the owner does.
 func (a *Agent) recordVerdict(tx Tx, r *receipt, s receiptSecret, e Evidence) error {
 	now := a.now()
-	r.State, r.Issues, r.Problems = string(e.Verdict), e.Issues, e.Problems
+	r.State, r.Issues, s.Problems = string(e.Verdict), e.Issues, e.Problems
 	r.Digest, r.KeyID, r.Algorithm = e.Digest, e.KeyID, e.Algorithm
 	if e.Claims != nil {
-		r.Actions, r.ScopesUsed, r.Time = e.Claims.Actions, e.Claims.ScopesUsed, e.Claims.Time
+		s.Actions, s.ScopesUsed, r.Time = e.Claims.Actions, e.Claims.ScopesUsed, e.Claims.Time
 	}
 	if r.Key == "" && r.Digest != "" {
 		if _, err := findOne[receipt](tx, Query{Principal: r.Principal, Key: r.Digest}); errors.Is(err, ErrNotFound) {
@@ -240,13 +240,19 @@ type ReceiptView struct {
 	Recheck *EvidenceView `json:"recheck,omitzero"`
 }
 
-func receiptView(r *receipt, name string) ReceiptView {
-	return ReceiptView{
-		ID: r.ID, Verdict: Verdict(r.State), Issues: nonNil(r.Issues), Problems: r.Problems,
-		Business: r.Business, BusinessName: name, Conversation: r.Conversation, Message: r.Message,
-		ScopesUsed: nonNil(r.ScopesUsed), Actions: nonNil(r.Actions), Time: r.Time,
-		KeyID: r.KeyID, Algorithm: r.Algorithm, Digest: r.Digest, Sent: r.Sent, Received: r.Received, Acknowledged: r.Acknowledged,
+// receiptView shows a receipt. What it says is empty if that was lost with the
+// profile's key.
+func (a *Agent) receiptView(tx Tx, r *receipt, names nameCache) (ReceiptView, error) {
+	var s receiptSecret
+	if err := a.box.get(tx, r.ID, receiptPurpose(r), &s); err != nil && !errors.Is(err, errSecretLost) {
+		return ReceiptView{}, err
 	}
+	return ReceiptView{
+		ID: r.ID, Verdict: Verdict(r.State), Issues: nonNil(r.Issues), Problems: s.Problems,
+		Business: r.Business, BusinessName: names.of(tx, r.Principal, r.Business), Conversation: r.Conversation, Message: r.Message,
+		ScopesUsed: nonNil(s.ScopesUsed), Actions: nonNil(s.Actions), Time: r.Time,
+		KeyID: r.KeyID, Algorithm: r.Algorithm, Digest: r.Digest, Sent: r.Sent, Received: r.Received, Acknowledged: r.Acknowledged,
+	}, nil
 }
 
 // Receipts lists a principal's receipts, newest first.
@@ -259,7 +265,11 @@ func (a *Agent) Receipts(ctx context.Context, c Caller) ([]ReceiptView, error) {
 		all, err := find[receipt](tx, Query{Principal: c.Principal})
 		names := nameCache{}
 		for _, r := range all {
-			out = append(out, receiptView(r, names.of(tx, r.Principal, r.Business)))
+			v, err := a.receiptView(tx, r, names)
+			if err != nil {
+				return err
+			}
+			out = append(out, v)
 		}
 		return err
 	})
@@ -274,7 +284,7 @@ func (a *Agent) Receipt(ctx context.Context, c Caller, id string) (v ReceiptView
 	err = a.store.View(ctx, func(tx Tx) error {
 		r, err := get[receipt](tx, c.Principal, id)
 		if err == nil {
-			v = receiptView(r, nameCache{}.of(tx, r.Principal, r.Business))
+			v, err = a.receiptView(tx, r, nameCache{})
 		}
 		return err
 	})
@@ -285,7 +295,8 @@ func (a *Agent) Receipt(ctx context.Context, c Caller, id string) (v ReceiptView
 // with it, without the network; one for which no key was kept is judged by the
 // business's keys of today. The view tells the verdict on record, and apart from
 // it, in Recheck, the new one. A receipt that was unverifiable when it came may
-// become verified so, and then no longer blocks (EV-5). Errors wrap ErrNotFound.
+// become verified so, and then no longer blocks (EV-5). One whose signed form was
+// lost is unverifiable now, for IssueSecretMissing. Errors wrap ErrNotFound.
 func (a *Agent) VerifyStoredReceipt(ctx context.Context, c Caller, id string) (ReceiptView, error) {
 	if err := c.check(); err != nil {
 		return ReceiptView{}, err
@@ -293,6 +304,7 @@ func (a *Agent) VerifyStoredReceipt(ctx context.Context, c Caller, id string) (R
 	var r *receipt
 	var b *business
 	var s receiptSecret
+	var v ReceiptView
 	err := a.store.View(ctx, func(tx Tx) (err error) {
 		if r, err = get[receipt](tx, c.Principal, id); err != nil {
 			return err
@@ -300,8 +312,15 @@ func (a *Agent) VerifyStoredReceipt(ctx context.Context, c Caller, id string) (R
 		if b, err = get[business](tx, c.Principal, r.Business); err != nil {
 			return err
 		}
+		if v, err = a.receiptView(tx, r, nameCache{}); err != nil {
+			return err
+		}
 		return a.box.get(tx, r.ID, receiptPurpose(r), &s)
 	})
+	if errors.Is(err, errSecretLost) { // the verdict on record stays
+		v.Recheck = &EvidenceView{Verdict: VerdictUnverifiable, Issues: []string{IssueSecretMissing}}
+		return v, nil
+	}
 	if err != nil {
 		return ReceiptView{}, fmt.Errorf("receipt %s: %w", truncate(id, maxScopeID), err)
 	}
@@ -313,7 +332,7 @@ func (a *Agent) VerifyStoredReceipt(ctx context.Context, c Caller, id string) (R
 		}
 		keys = SetKeys(set)
 	}
-	e, found := a.judge(ctx, r, s, keys)
+	e, found := a.judge(withNetwork(ctx, c), r, s, keys)
 	if s.Keys == nil {
 		s.Keys = found
 	}
@@ -335,41 +354,15 @@ func (a *Agent) VerifyStoredReceipt(ctx context.Context, c Caller, id string) (R
 			return err
 		}
 		m.Verdict = Verdict(r.State)
-		return put(tx, m)
+		if err := put(tx, m); err != nil {
+			return err
+		}
+		v, err = a.receiptView(tx, r, nameCache{})
+		return err
 	})
 	if err != nil {
 		return ReceiptView{}, fmt.Errorf("receipt %s: %w", r.ID, err)
 	}
-	v := receiptView(r, b.Card.Name)
 	v.Recheck = &EvidenceView{Verdict: e.Verdict, Issues: e.Issues}
 	return v, nil
-}
-
-// Acknowledge records that the owner has looked at evidence that is not verified,
-// and lifts its block; the verdict stays (EV-7). Errors wrap ErrNotFound.
-func (a *Agent) Acknowledge(ctx context.Context, c Caller, receiptID string) (ReceiptView, error) {
-	if err := c.check(); err != nil {
-		return ReceiptView{}, err
-	}
-	if !c.owner() {
-		return ReceiptView{}, refuse(StatusBlocked, ReasonDelegationRequired, "only the owner may acknowledge evidence")
-	}
-	var r *receipt
-	err := a.store.Update(ctx, func(tx Tx) (err error) {
-		if r, err = get[receipt](tx, c.Principal, receiptID); err != nil {
-			return err
-		}
-		b, err := findOne[block](tx, Query{Principal: c.Principal, Key: r.ID})
-		if err != nil || b.State != blockOpen {
-			return err
-		}
-		now := a.now()
-		r.Acknowledged, r.By = now, string(c.Origin)
-		b.State, b.ClearedAt, b.By = blockCleared, now, string(c.Origin)
-		return errors.Join(put(tx, r), put(tx, b))
-	})
-	if err != nil {
-		return ReceiptView{}, fmt.Errorf("acknowledge %s: %w", truncate(receiptID, maxScopeID), err)
-	}
-	return receiptView(r, ""), nil
 }

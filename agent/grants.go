@@ -255,6 +255,9 @@ func (a *Agent) Disconnect(ctx context.Context, c Caller, grantID string) (Disco
 	if err := c.check(); err != nil {
 		return DisconnectView{}, err
 	}
+	if !c.owner() {
+		return DisconnectView{}, refuse(StatusBlocked, ReasonDelegationRequired, "only the owner may disconnect a permission; this call is by %q", c.Origin)
+	}
 	var g *grant
 	var b *business
 	var s grantSecret
@@ -299,6 +302,7 @@ func (a *Agent) Disconnect(ctx context.Context, c Caller, grantID string) (Disco
 
 // revoke revokes the refresh token, then the access token.
 func (a *Agent) revoke(ctx context.Context, c Caller, b *business, s grantSecret) error {
+	ctx = withNetwork(ctx, c)
 	who, err := a.identified(ctx, c.Principal, false)
 	if err != nil {
 		return err

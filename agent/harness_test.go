@@ -81,6 +81,7 @@ var emptyStore = sync.OnceValue(func() []byte {
 
 func newWorld(t *testing.T) *world {
 	w := &world{t: t, dir: t.TempDir()}
+	w.config.Key = agent.KeyFile // no test but of the keyring asks for one
 	if err := os.WriteFile(filepath.Join(w.dir, "agent.db"), emptyStore(), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -9,6 +9,11 @@ import (
 // Introductions and inspections have none (CV-4).
 func (m *message) mayChange() bool { return !m.Introduction && m.Effect != EffectInspect }
 
+// unresolved reports a message that may have changed something, nobody knows.
+func (m *message) unresolved() bool {
+	return m.State == messageUnknown && m.mayChange() && m.Acknowledged.IsZero()
+}
+
 // checkHolds asks what holds an operation back before the owner is asked about
 // it. markSending asks it again in its transaction: others may have sent meanwhile.
 func (a *Agent) checkHolds(ctx context.Context, op *operation) error {
@@ -33,7 +38,7 @@ func (a *Agent) heldBack(tx Tx, op *operation, effect Effect, self string) error
 	for _, b := range open {
 		if there(b.Business, Card{InterfaceURL: b.InterfaceURL}.SendURL()) {
 			return refuse(StatusBlocked, ReasonEvidenceReview, "changes here are held back: the evidence of an earlier turn is %s. "+
-				"Look at it with pactctl receipts show %s; pactctl receipts verify %s tries again if it could not be verified. Inspections still work", b.Reason, b.Key, b.Key)
+				"Look at it with pactctl review show %s. Inspections still work", b.Reason, b.Key)
 		}
 	}
 	return nil
@@ -52,10 +57,10 @@ func (a *Agent) unresolved(tx Tx, op *operation, effect Effect, self string) err
 	}
 	for _, m := range open {
 		switch {
-		case m.ID == self || !m.mayChange() || !there(m.Business, m.SendURL):
-		case m.State == messageUnknown || !a.now().Before(m.LeaseUntil): // RS-1
+		case m.ID == self || !m.mayChange() || !m.Acknowledged.IsZero() || !there(m.Business, m.SendURL):
+		case m.State == messageUnknown || !a.held(&m.Head): // RS-1
 			return refuse(StatusBlocked, ReasonUnresolved, "it is not known whether message %s was carried out, so nothing more is sent there. "+
-				"See what it was with pactctl conversations show %s and ask the business in another way what became of it, without repeating it", m.ID, m.Conversation)
+				"See what it was with pactctl review show %s, and ask what became of it with pactctl reconcile %s. Do not repeat it by another route", m.ID, m.ID, m.Conversation)
 		case effect != EffectInspect:
 			return refuse(StatusBlocked, ReasonBusy, "message %s is being sent there: wait until its end is known", m.ID)
 		}

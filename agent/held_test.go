@@ -49,7 +49,7 @@ func TestKilledChangeIsNotRepeatedElsewhere(t *testing.T) {
 			t.Errorf("status %+v, %v", s.Counts, err)
 		}
 		r := w.send(b, asked, agent.SendRequest{Message: "Cancel booking X1"}, agent.StatusBlocked, agent.ReasonUnresolved)
-		if !strings.Contains(r.Detail, "pactctl conversations show "+first.Conversation) {
+		if !strings.Contains(r.Detail, "pactctl reconcile "+first.Conversation) {
 			t.Errorf("detail %q", r.Detail)
 		}
 		if n := w.changes(); n != 1 {

@@ -90,10 +90,13 @@ func (a *Agent) identified(ctx context.Context, principal string, refresh bool) 
 	return &acting{principal, id, b, status}, nil
 }
 
+// bindingKey is what there is one subject binding for (ID-3).
+func bindingKey(id *identity) string { return string(id.Deployment) + " " + id.Issuer }
+
 // bindingOf is the subject binding of an identity (ID-3); the first subject that
 // the signer reports makes it.
 func (a *Agent) bindingOf(ctx context.Context, id *identity, subject string) (b *binding, err error) {
-	key := string(id.Deployment) + " " + id.Issuer
+	key := bindingKey(id)
 	err = a.store.View(ctx, func(tx Tx) (err error) {
 		b, err = findOne[binding](tx, Query{Principal: id.Principal, Key: key})
 		return err
@@ -197,14 +200,18 @@ type IdentityView struct {
 // Enroll makes this profile's principal known to a signer, and remembers it: a
 // device key is made here and kept encrypted (SG-14), and made no second time for
 // the same signer. It switches PACT on, and development mode for a loopback
-// signer (UR-2). Refusals are *Refusal.
+// signer (UR-2). Only on the owner's own surface. Refusals are *Refusal.
 func (a *Agent) Enroll(ctx context.Context, c Caller, req EnrollRequest) (IdentityView, error) {
 	if err := c.check(); err != nil {
 		return IdentityView{}, err
 	}
-	if a.cfg.DisabledByEnv || !a.cfg.Policy.Enabled {
-		return IdentityView{}, a.availability(ctx, c.Principal)
+	if err := c.maySet(); err != nil {
+		return IdentityView{}, err
 	}
+	if err := a.switchedOn(); err != nil {
+		return IdentityView{}, err
+	}
+	ctx = withNetwork(ctx, c)
 	signerURL := strings.TrimRight(strings.TrimSpace(req.SignerURL), "/")
 	u, err := (URLRules{Development: true}).Check(signerURL)
 	if err != nil {
@@ -368,9 +375,13 @@ func (a *Agent) identityView(id *identity, subject string) IdentityView {
 	}
 }
 
-// SetPreference chooses whether PACT is used (PO-2).
+// SetPreference chooses whether PACT is used (PO-2). Only on the owner's own
+// surface.
 func (a *Agent) SetPreference(ctx context.Context, c Caller, p Preference) error {
 	if err := c.check(); err != nil {
+		return err
+	}
+	if err := c.maySet(); err != nil {
 		return err
 	}
 	if p != PreferPACT && p != RequirePACT && p != DisabledPACT {

@@ -54,7 +54,7 @@ func (a *Agent) oauth(ctx context.Context, who *acting, b *business, purpose egr
 		if resp.Status != http.StatusUnauthorized || oauthError(resp.Body) != "" {
 			return resp, nil
 		}
-		a.tokenRefused(who, audience, reused)
+		a.tokenRefused(ctx, who, audience, reused)
 		if fresh {
 			return egress.Response{}, refuse(StatusBlocked, ReasonIdentityRejected, "%s does not accept our identity for audience %q", b.Card.Origin, audience)
 		}

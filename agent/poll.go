@@ -40,7 +40,7 @@ func (p *poller) step(ctx context.Context) (*authorization, error) {
 	if err != nil || z.State != authorizationPending {
 		return z, err
 	}
-	if !z.NextPoll.Before(z.Deadline) { // DA-7
+	if z.NextPoll.After(z.Deadline) || a.now().After(z.Deadline) { // DA-7
 		return p.settle(ctx, authorizationExpired, ReasonConsentExpired)
 	}
 	// A wait may be longer than the lease: it is renewed on the way.
@@ -58,16 +58,13 @@ func (p *poller) step(ctx context.Context) (*authorization, error) {
 	if z, err = p.lease(ctx); err != nil || z.State != authorizationPending {
 		return z, err
 	}
-	b, err := p.stillWanted(ctx, z) // DA-9
+	err = p.op.caller.stillWaiting(ctx) // DA-9
+	var b *business
+	if err == nil {
+		b, err = p.stillWanted(ctx, z)
+	}
 	if err != nil {
-		reason := ReasonOf(err)
-		switch {
-		case reason == "" || ctx.Err() != nil:
-			return z, err
-		case passing(reason):
-			return p.failed(ctx, err) // as a timeout
-		}
-		return p.settle(ctx, authorizationFailed, reason)
+		return p.unwanted(ctx, z, err)
 	}
 	// What a poll brings is taken down, for the code may be spent by it; a caller
 	// that leaves is heard after (DA-10, DA-17). Every request in it has a timeout.
@@ -78,8 +75,22 @@ func (p *poller) step(ctx context.Context) (*authorization, error) {
 	return z, err
 }
 
+// unwanted ends a sign-in that may not go on, or counts what may pass.
+func (p *poller) unwanted(ctx context.Context, z *authorization, err error) (*authorization, error) {
+	reason := ReasonOf(err)
+	switch {
+	case reason == "" || ctx.Err() != nil:
+		return z, err
+	case passing(reason):
+		return p.failed(ctx, err) // as a timeout
+	case reason == ReasonTaskNotWaiting:
+		return p.settle(ctx, authorizationCancelled, reason)
+	}
+	return p.settle(ctx, authorizationFailed, reason)
+}
+
 // passing reports that the signer, not the sign-in, is the trouble.
-func passing(r Reason) bool { return r == ReasonSignerUnavailable || r == ReasonSignerRateLimited }
+func passing(r Reason) bool { return r == ReasonSignerUnavailable }
 
 // interrupted: the owner gave up, or the program stops and the sign-in stays.
 func (p *poller) interrupted(ctx context.Context, z *authorization, err error) (*authorization, error) {
@@ -98,7 +109,7 @@ func (p *poller) lease(ctx context.Context) (z *authorization, err error) {
 		if z, err = get[authorization](tx, p.op.caller.Principal, p.id); err != nil || z.State != authorizationPending {
 			return err
 		}
-		if z.leased(p.owner, p.a.now()) {
+		if p.a.leased(&z.Head, p.owner) {
 			return refuse(StatusNeedsUserAction, ReasonConsentElsewhere, "another program waits for this sign-in")
 		}
 		z.lease(p.owner, p.a.now().Add(p.a.params.PollLease))
@@ -132,7 +143,7 @@ func (p *poller) stillWanted(ctx context.Context, z *authorization) (*business, 
 	if err := a.availability(ctx, principal); err != nil {
 		return nil, err
 	}
-	if err := a.preferred(); err != nil {
+	if err := a.preferred(ctx); err != nil {
 		return nil, err
 	}
 	who, err := a.identified(ctx, principal, false)
@@ -217,7 +228,7 @@ func (p *poller) next(ctx context.Context, change func(*authorization)) (z *auth
 		if z, err = get[authorization](tx, p.op.caller.Principal, p.id); err != nil || z.State != authorizationPending {
 			return err
 		}
-		if z.leased(p.owner, p.a.now()) {
+		if p.a.leased(&z.Head, p.owner) {
 			return refuse(StatusNeedsUserAction, ReasonConsentElsewhere, "another program waits for this sign-in (%s)", ReasonLeaseLost)
 		}
 		change(z)

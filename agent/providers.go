@@ -38,6 +38,9 @@ func (a *Agent) AddProvider(ctx context.Context, c Caller, origin, audience, lab
 	if err := c.check(); err != nil {
 		return ProviderView{}, err
 	}
+	if err := c.maySet(); err != nil {
+		return ProviderView{}, err
+	}
 	o, err := a.providerOrigin(origin)
 	if err != nil {
 		return ProviderView{}, err
@@ -51,7 +54,7 @@ func (a *Agent) AddProvider(ctx context.Context, c Caller, origin, audience, lab
 	case utf8.RuneCountInString(label) > maxLabel:
 		return ProviderView{}, refuse(StatusFailed, ReasonInvalidInput, "label: it is longer than %d characters", maxLabel)
 	}
-	registered := a.knownAudiences(ctx, c.Principal)
+	registered := a.knownAudiences(withNetwork(ctx, c), c.Principal)
 	err = a.store.Update(ctx, func(tx Tx) error {
 		all, err := find[provider](tx, Query{Principal: c.Principal})
 		if err != nil {
@@ -90,13 +93,22 @@ func (a *Agent) AddProvider(ctx context.Context, c Caller, origin, audience, lab
 	if err != nil {
 		return ProviderView{}, err
 	}
-	return ProviderView{Origin: o, Audience: audience, Label: label, Source: SourceSettings, State: a.readiness(o, audience)}, nil
+	id, err := a.identityOf(ctx, c.Principal)
+	if err != nil {
+		return ProviderView{}, err
+	}
+	v := ProviderView{Origin: o, Audience: audience, Label: label, Source: SourceSettings}
+	v.State, v.Reason = a.readiness(o, audience, a.deployment(id) != DeploymentNone)
+	return v, nil
 }
 
 // RemoveProvider removes the owner's entry for an origin; the signer's
 // registration, if there is one, counts again. Errors wrap ErrNotFound.
 func (a *Agent) RemoveProvider(ctx context.Context, c Caller, origin string) error {
 	if err := c.check(); err != nil {
+		return err
+	}
+	if err := c.maySet(); err != nil {
 		return err
 	}
 	o, err := a.providerOrigin(origin)
@@ -119,9 +131,13 @@ func (a *Agent) Providers(ctx context.Context, c Caller) ([]ProviderView, error)
 	if err := c.check(); err != nil {
 		return nil, err
 	}
-	registered := a.knownAudiences(ctx, c.Principal)
+	id, err := a.identityOf(ctx, c.Principal)
+	if err != nil {
+		return nil, err
+	}
+	registered := a.knownAudiences(withNetwork(ctx, c), c.Principal)
 	var all []*provider
-	err := a.store.View(ctx, func(tx Tx) (err error) {
+	err = a.store.View(ctx, func(tx Tx) (err error) {
 		all, err = find[provider](tx, Query{Principal: c.Principal})
 		return err
 	})
@@ -130,13 +146,7 @@ func (a *Agent) Providers(ctx context.Context, c Caller) ([]ProviderView, error)
 	}
 	out := []ProviderView{}
 	add := func(v ProviderView) {
-		v.State = a.readiness(v.Origin, v.Audience)
-		switch v.State {
-		case ProviderBlocked:
-			v.Reason = ReasonBlockedByAdmin
-		case ProviderNotReady:
-			v.Reason = ReasonNoAudience
-		}
+		v.State, v.Reason = a.readiness(v.Origin, v.Audience, a.deployment(id) != DeploymentNone)
 		out = append(out, v)
 	}
 	for _, p := range all {
@@ -181,21 +191,29 @@ func (a *Agent) knownAudiences(ctx context.Context, principal string) map[string
 	return out
 }
 
-func (a *Agent) readiness(origin, audience string) string {
+// readiness is PR-3 as it is now, and why.
+func (a *Agent) readiness(origin, audience string, identified bool) (string, Reason) {
+	p, err := a.policy()
 	switch {
-	case a.cfg.Policy.blocks(origin):
-		return ProviderBlocked
+	case err != nil || p.blocks(origin):
+		return ProviderBlocked, ReasonBlockedByAdmin
 	case audience == "":
-		return ProviderNotReady
+		return ProviderNotReady, ReasonNoAudience
+	case !identified:
+		return ProviderNotReady, ReasonIdentityNotSet
 	}
-	return ProviderReady
+	return ProviderReady, ""
 }
 
 // readyProvider is PR-3 at the time of a send, a poll or a refresh: the audience
 // to use at an origin, and the revision of that configuration (PR-4). Errors are
 // *Refusal or of the store.
 func (a *Agent) readyProvider(ctx context.Context, who *acting, origin string) (audience string, revision int64, err error) {
-	if a.cfg.Policy.blocks(origin) {
+	p, err := a.policy()
+	if err != nil {
+		return "", 0, err
+	}
+	if p.blocks(origin) {
 		return "", 0, refuse(StatusBlocked, ReasonBlockedByAdmin, "the administrator blocks %s", origin)
 	}
 	err = a.store.Update(ctx, func(tx Tx) error {

@@ -1,6 +1,9 @@
 package agent
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // Deployment says what kind of signer an identity is of (ID-1).
 type Deployment string
@@ -29,7 +32,10 @@ type settings struct {
 	Enabled     bool
 	Preference  Preference
 	Development bool
-	KeyCheck    []byte // sealed, to notice a changed key file
+	KeySource   KeySource // where the key is; empty, of an older profile: a file
+	KeyAccount  string    // the keyring's name of it: random, so that the folder can move
+	KeyCheck    []byte    // sealed, to notice another key
+	KeyLost     *KeyLoss  // the last time that it was gone
 }
 
 // settingsID is the id of the one settings record.
@@ -147,6 +153,7 @@ type uncheckedTokens struct {
 
 // Authorization states: how a sign-in ended, or that it has not.
 const (
+	authorizationStarting  = "starting" // its code is being asked for; never shown
 	authorizationPending   = "pending"
 	authorizationGranted   = "granted"
 	authorizationDenied    = "denied"
@@ -171,6 +178,8 @@ type authorization struct {
 	Reason       string
 	Grant        string
 	Settled      time.Time
+	Task         string // that asked for it; empty: the owner's command line (RS-4)
+	Network      string // name of the profile that it was begun under (RS-5)
 }
 
 // authorizationSecret is what a pending authorization's secret holds.
@@ -240,6 +249,7 @@ type message struct {
 	CardRevision     int64
 	ProviderRevision int64
 	Grant            string
+	GrantScopes      []string // what the grant held when it was sent (EV-4)
 	Attempts         int
 	Reason           string
 	Sent             time.Time // first attempt
@@ -248,18 +258,22 @@ type message struct {
 	ReplyID          string
 	Receipt          string // id
 	Verdict          Verdict
+	// Of one whose outcome stays unknown: the business answered a reconcile without
+	// its reply, and when the owner settled the matter elsewhere.
+	Refused      bool
+	Acknowledged time.Time
+	By           string
+	Task         string // that sent it; empty: the owner's command line
+	Network      string // name of the profile that it was sent under (RS-5)
 }
 
 // receipt is the evidence of a turn (EV). Head.Key is the digest of its JWS,
-// Head.State the verdict. The JWS, what it was held to and the keys are the
-// secret of the same id, so that it can be checked again.
+// Head.State the verdict. The JWS, what it says, what it was held to and the keys
+// are the secret of the same id (EV-9), so that it can be checked again.
 type receipt struct {
 	Head         `json:"-"`
 	Message      string
 	Issues       []string
-	Problems     []Problem
-	Actions      []Action
-	ScopesUsed   []string
 	Time         time.Time
 	KeyID        string
 	Algorithm    string
@@ -270,12 +284,20 @@ type receipt struct {
 	By           string
 }
 
+// unreadable reports that its signed form was lost with the profile's key.
+func (r *receipt) unreadable() bool { return slices.Contains(r.Issues, IssueSecretMissing) }
+
 // receiptSecret is what a receipt's secret holds.
 type receiptSecret struct {
 	Receipt []byte      `json:"receipt,omitzero"` // pact.receipt as it came
 	Keys    []byte      `json:"keys,omitzero"`    // a key set with the key that verified it
 	User    string      `json:"user"`
 	Want    receiptWant `json:"want"`
+
+	// What the verdict's words and the claims say.
+	Problems   []Problem `json:"problems,omitzero"`
+	Actions    []Action  `json:"actions,omitzero"`
+	ScopesUsed []string  `json:"scopesUsed,omitzero"`
 }
 
 // receiptWant is ReceiptWant without what is not data.

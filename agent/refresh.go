@@ -14,7 +14,11 @@ import (
 // one; another process's is waited for by its lease. It returns nil also if
 // somebody else did it: the caller reads the grant again.
 func (a *Agent) refreshOnce(ctx context.Context, who *acting, b *business, old *grant) error {
-	done := a.refreshing.DoChan(who.principal+"\x00"+old.ID, func() (any, error) {
+	n, err := networkOf(ctx)
+	if err != nil {
+		return err
+	}
+	done := a.refreshing.DoChan(who.principal+"\x00"+old.ID+"\x00"+n.Name, func() (any, error) {
 		// A spent refresh token must be followed up: one caller's leaving must not
 		// lose the answer.
 		return nil, a.refresh(context.WithoutCancel(ctx), who, b, old)
@@ -157,7 +161,7 @@ func (a *Agent) keepRefreshed(ctx context.Context, who *acting, b *business, d *
 func (a *Agent) leaseRefresh(ctx context.Context, principal, grantID, owner string) (mine bool, err error) {
 	err = a.store.Update(ctx, func(tx Tx) error {
 		g, err := get[grant](tx, principal, grantID)
-		if err != nil || g.leased(owner, a.now()) {
+		if err != nil || a.leased(&g.Head, owner) {
 			return err
 		}
 		g.lease(owner, a.now().Add(a.params.RefreshLease))

@@ -3,6 +3,7 @@ package agent
 import (
 	"errors"
 	"fmt"
+	"time"
 )
 
 // Status is how an operation ended. Every surface decides by it.
@@ -40,7 +41,6 @@ const (
 	ReasonSignerDisabled      Reason = "signer_disabled"
 	ReasonCredentialRejected  Reason = "credential_rejected"
 	ReasonSignerUnavailable   Reason = "signer_unavailable"
-	ReasonSignerRateLimited   Reason = "signer_rate_limited"
 	ReasonAudienceUnknown     Reason = "audience_not_registered"
 	ReasonIssuerMismatch      Reason = "issuer_mismatch"
 	ReasonIdentityRejected    Reason = "identity_rejected"
@@ -50,6 +50,11 @@ const (
 	// Providers (PR-3).
 	ReasonBlockedByAdmin Reason = "blocked_by_admin"
 	ReasonNoAudience     Reason = "audience_not_configured"
+
+	// Routes (PO-3), beside pact_disabled and identity_not_ready.
+	ReasonNotSupported     Reason = "not_supported"
+	ReasonProviderNotReady Reason = "provider_not_ready"
+	ReasonCardRejected     Reason = "card_rejected"
 
 	// Discovery (DI-2, DI-10).
 	ReasonNotFound     Reason = "not_found"
@@ -68,6 +73,7 @@ const (
 	ReasonApprovalRequired    Reason = "local_approval_required"
 	ReasonApprovalUnavailable Reason = "interactive_approval_unavailable"
 	ReasonApprovalDenied      Reason = "local_approval_denied"
+	ReasonModeForbids         Reason = "mode_forbids_sending" // AD-4
 	ReasonTokenExceeds        Reason = "token_exceeds_operation"
 
 	// Consent (DA).
@@ -84,6 +90,10 @@ const (
 	ReasonUserCancelled      Reason = "cancelled_by_user"
 	ReasonPollFailed         Reason = "polling_failed"
 	ReasonInsufficient       Reason = "insufficient_permission"
+	ReasonTaskNotWaiting     Reason = "task_not_waiting"         // DA-9
+	ReasonInputPending       Reason = "input_pending"            // DA-13
+	ReasonOtherTask          Reason = "task_mismatch"            // RS-4
+	ReasonOtherNetwork       Reason = "network_profile_mismatch" // RS-5
 
 	// Grants (GR-11).
 	ReasonCardSecurity    Reason = "business_card_changed"
@@ -107,6 +117,13 @@ const (
 	ReasonInterrupted       Reason = "interrupted_during_send"
 	ReasonNeverSent         Reason = "never_sent"
 	ReasonContextClosed     Reason = "context_closed"
+
+	// Reconciling (CV-14) and review (EV-7).
+	ReasonNothingToReconcile  Reason = "nothing_to_reconcile"
+	ReasonSeveralUnresolved   Reason = "several_unresolved_operations"
+	ReasonReconcileImpossible Reason = "reconcile_impossible"
+	ReasonAuthorityChanged    Reason = "authority_changed"
+	ReasonReconcileFirst      Reason = "reconcile_first"
 
 	// Evidence (EV-5).
 	ReasonEvidenceReview Reason = "evidence_review_required"
@@ -149,6 +166,8 @@ type ApprovalView struct {
 	Scopes      []string `json:"scopes"`
 	Digest      string   `json:"digest"`
 	Exceeds     bool     `json:"tokenExceedsOperation"`
+	// SentBefore: a reconcile of what was sent then.
+	SentBefore time.Time `json:"sentBefore,omitzero"`
 }
 
 // Refusal is the error of an operation that ended otherwise than it was meant

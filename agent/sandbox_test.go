@@ -22,7 +22,7 @@ func TestSandbox(t *testing.T) {
 	defer pa.Close()
 	signer.url, signer.issuer, signer.audiences = pa.URL, pa.URL, nil
 
-	box, err := sandbox.New(sandbox.Config{Params: sandbox.Defaults().Scaled(scale)})
+	box, err := sandbox.New(sandbox.Config{PasswordMemory: 64, Params: sandbox.Defaults().Scaled(scale)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,7 +36,7 @@ func TestSandbox(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer store.Close()
-	a, err := agent.Open(agent.Config{Dir: dir, Store: store, Scale: scale})
+	a, err := agent.Open(agent.Config{Dir: dir, Store: store, Key: agent.KeyFile, Scale: scale})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,23 +9,13 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
 
 	"github.com/go-json-experiment/json"
 	"golang.org/x/crypto/chacha20poly1305"
 )
 
-// ErrProfileKey: the key file of a profile is missing or not the one that its
-// secrets were sealed with.
-var ErrProfileKey = errors.New("the profile's key does not open its secrets")
-
 // errSecretLost: a secret is missing or does not open (GR-6, GR-10).
 var errSecretLost = errors.New("the secret is missing or cannot be opened")
-
-// keyFile is the file, of mode 0600, that holds the profile's key.
-const keyFile = "profile.key"
 
 // box seals secrets with XChaCha20-Poly1305 under the profile's key. What a
 // secret is for is authenticated with it: a secret moved to another place, or
@@ -35,23 +25,8 @@ type box struct {
 	accounts []byte // key of account bindings (GR-1)
 }
 
-// openBox reads the key file of a profile; if there is none it is made, unless
-// the profile has secrets already.
-func openBox(dir string, fresh bool) (*box, error) {
-	path := filepath.Join(dir, keyFile)
-	master, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		if !fresh {
-			return nil, fmt.Errorf("%w: %s is missing: restore it, or start a new profile", ErrProfileKey, path)
-		}
-		master, err = makeKey(path)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("profile key: %w", err)
-	}
-	if len(master) != chacha20poly1305.KeySize {
-		return nil, fmt.Errorf("%w: %s is damaged: restore it, or start a new profile", ErrProfileKey, path)
-	}
+// newBox makes the box of a profile's key.
+func newBox(master []byte) (*box, error) {
 	sealing, err := hkdf.Key(sha256.New, master, nil, "pact-agent/1 secrets", chacha20poly1305.KeySize)
 	if err != nil {
 		return nil, fmt.Errorf("profile key: %w", err)
@@ -67,28 +42,33 @@ func openBox(dir string, fresh bool) (*box, error) {
 	return &box{aead, accounts}, nil
 }
 
-// makeKey writes a new key whole or not at all; if another process was first,
-// its key is the one.
-func makeKey(path string) ([]byte, error) {
-	f, err := os.CreateTemp(filepath.Dir(path), keyFile+".*") // of mode 0600
+// keyCheckPurpose is what the settings' KeyCheck is sealed for.
+const keyCheckPurpose = "key-check"
+
+// check makes settings tell later whether a key is this one.
+func (b *box) check(s *settings) (err error) {
+	s.KeyCheck, err = b.seal(keyCheckPurpose, "ok")
+	return err
+}
+
+// fits reports whether the settings' secrets are sealed with this key.
+func (b *box) fits(s *settings) bool {
+	var ok string
+	return b.open(keyCheckPurpose, s.KeyCheck, &ok) == nil
+}
+
+// current is an error that wraps ErrProfileKey if the profile has another key by
+// now: what this process would seal nobody could open, and what it cannot open is
+// not lost.
+func (b *box) current(tx Tx) error {
+	s, err := get[settings](tx, "", settingsID)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	defer os.Remove(f.Name())
-	key := make([]byte, chacha20poly1305.KeySize)
-	rand.Read(key)
-	_, err = f.Write(key)
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return nil, err
+	if !b.fits(s) {
+		return fmt.Errorf("%w: it was replaced while this program ran: start it again", ErrProfileKey)
 	}
-	if err := os.Link(f.Name(), path); err != nil && !errors.Is(err, fs.ErrExist) {
-		return nil, err
-	}
-	if dir, err := os.Open(filepath.Dir(path)); err == nil {
-		_ = dir.Sync() // some file systems cannot; the link is made all the same
-		dir.Close()
-	}
-	return os.ReadFile(path)
+	return nil
 }
 
 // seal encrypts v's JSON for a purpose.
@@ -120,6 +100,9 @@ func (b *box) open(purpose string, sealed []byte, v any) error {
 
 // put seals a secret and stores it under id.
 func (b *box) put(tx Tx, id, purpose string, v any) error {
+	if err := b.current(tx); err != nil {
+		return err
+	}
 	sealed, err := b.seal(purpose, v)
 	if err != nil {
 		return err
@@ -136,7 +119,13 @@ func (b *box) get(tx Tx, id, purpose string, v any) error {
 	if err != nil {
 		return err
 	}
-	return b.open(purpose, sealed, v)
+	if err := b.open(purpose, sealed, v); err != nil {
+		if err := b.current(tx); err != nil { // not lost: ours is the wrong key
+			return err
+		}
+		return err
+	}
+	return nil
 }
 
 // account names an account at a business without saying which (GR-1): the

@@ -31,6 +31,8 @@ type operation struct {
 	audience string
 	provider int64 // its config revision
 
+	reconciling bool // CV-14: message is one that was sent before
+
 	conversation *conversation
 	owner        string // of the conversation's lease
 
@@ -70,6 +72,7 @@ func (a *Agent) Send(ctx context.Context, c Caller, req SendRequest) (Result, er
 	if err := c.check(); err != nil {
 		return Result{}, err
 	}
+	ctx = withNetwork(ctx, c)
 	op := &operation{
 		caller: c, ref: req.Business, req: req, purpose: truncate(req.Message, maxPurpose),
 		owner: a.runtime + "/" + newID("turn"), wireID: uuid.NewString(),
@@ -93,7 +96,9 @@ func (a *Agent) send(ctx context.Context, op *operation) error {
 		}
 	}
 	defer a.leaveConversation(op)
-	// A reconcile (CV-14) branches off here.
+	if op.reconciling { // reconcile branch (CV-14)
+		return inOrder(ctx, op, a.mayReconcile, a.askApproval, a.reconcile)
+	}
 	for {
 		err := inOrder(ctx, op,
 			a.coverScopes,    // scopes and covering grant (GR-3)
@@ -113,7 +118,7 @@ func (a *Agent) send(ctx context.Context, op *operation) error {
 		if op.rounds++; op.rounds > maxRounds {
 			return a.refused(op, refuse(StatusFailed, ReasonContextLimit, "the business keeps asking for something else"))
 		}
-		if err := inOrder(ctx, op, a.isAvailable, a.isPreferred, a.hasProvider, a.renewTurn); err != nil { // PO-7
+		if err := inOrder(ctx, op, a.isAvailable, a.isPreferred, a.isSameIdentity, a.hasProvider, a.renewTurn); err != nil { // PO-7
 			return a.refused(op, err)
 		}
 	}
@@ -138,7 +143,7 @@ func (op *operation) finish(ctx context.Context, err error) (Result, error) {
 		r.Conversation = op.conversation.ID
 	}
 	if op.message != nil {
-		r.Message, r.Reply = op.message.ID, op.message.Reply
+		r.Message, r.Conversation, r.Reply = op.message.ID, op.message.Conversation, op.message.Reply
 	}
 	var refusal *Refusal
 	switch {
@@ -159,14 +164,33 @@ func (a *Agent) isAvailable(ctx context.Context, op *operation) error {
 	return a.availability(ctx, op.caller.Principal)
 }
 
-func (a *Agent) isPreferred(context.Context, *operation) error { return a.preferred() }
+func (a *Agent) isPreferred(ctx context.Context, _ *operation) error { return a.preferred(ctx) }
 
-func (a *Agent) isIdentified(ctx context.Context, op *operation) (err error) {
-	op.who, err = a.identified(ctx, op.caller.Principal, false)
+func (a *Agent) isIdentified(ctx context.Context, op *operation) error {
+	who, err := a.identified(ctx, op.caller.Principal, false)
+	if err == nil {
+		op.who = who
+	}
 	return err
 }
 
+// isSameIdentity asks who we are again: a turn goes on as whom it was begun (ID-5).
+func (a *Agent) isSameIdentity(ctx context.Context, op *operation) error {
+	if err := a.isIdentified(ctx, op); err != nil {
+		return err
+	}
+	if op.who.binding.ID != op.conversation.Binding {
+		return refuse(StatusBlocked, ReasonIdentityChanged, "the profile acts as another identity than when this conversation was begun")
+	}
+	return nil
+}
+
 func (a *Agent) hasBusiness(ctx context.Context, op *operation) error {
+	if op.reconciling {
+		if err := a.findUnresolved(ctx, op); err != nil {
+			return err
+		}
+	}
 	b, err := a.currentBusiness(ctx, op.caller, op.ref)
 	if b != nil {
 		op.business = b
@@ -177,7 +201,7 @@ func (a *Agent) hasBusiness(ctx context.Context, op *operation) error {
 // stillAllowed asks again, right before the network, what may have changed while
 // a person was asked or something was waited for (PO-7, DI-3).
 func (a *Agent) stillAllowed(ctx context.Context, op *operation) error {
-	return inOrder(ctx, op, a.isAvailable, a.isPreferred, a.isCurrent, a.hasProvider, a.renewTurn)
+	return inOrder(ctx, op, a.isAvailable, a.isPreferred, a.isSameIdentity, a.isCurrent, a.hasProvider, a.renewTurn)
 }
 
 // isCurrent revalidates a card whose time is over (DI-3). Another revision of it
@@ -242,8 +266,8 @@ func (a *Agent) computeEffect(_ context.Context, op *operation) error {
 // admit is AD-1, in its order.
 func (a *Agent) admit(_ context.Context, op *operation) error {
 	text := op.req.Message
-	if !op.caller.owner() { // AD-2
-		return refuse(StatusBlocked, ReasonDelegationRequired, "only the owner may send to a business; this call is by %q", op.caller.Origin)
+	if err := op.caller.mayAct("send to a business"); err != nil { // AD-2, AD-4
+		return err
 	}
 	if p := CheckText(text); p != nil { // AD-10 among others
 		status := StatusFailed
@@ -284,7 +308,7 @@ func (a *Agent) askConsent(ctx context.Context, op *operation) error {
 	if len(op.required) == 0 || op.grant != nil {
 		return nil
 	}
-	if err := a.setConversation(ctx, op, conversationAwaitingBusiness, ""); err != nil {
+	if err := a.awaiting(ctx, op, conversationAwaitingBusiness); err != nil {
 		return err
 	}
 	if err := a.getConsent(ctx, op); err != nil {

@@ -217,7 +217,7 @@ func TestAdmission(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		bot := w.person()
-		bot.Origin = agent.OriginSubAgent
+		bot.Origin, bot.Network = agent.OriginSubAgent, anywhere("bots")
 		many := make([]string, 21)
 		for i := range many {
 			many[i] = "s" + strings.Repeat("x", i)
@@ -340,14 +340,15 @@ func TestSingleUseTokens(t *testing.T) {
 		w := newWorld(t)
 		w.biz.singleUse = true
 		a := w.enrolled()
-		for range 3 {
+		for range 5 {
 			w.send(a, owner(), agent.SendRequest{Message: "Show my trips"}, agent.StatusReplied, "")
 		}
-		// first: 1; second: the cached one is refused, a fresh one; third: a fresh one
-		if n := len(w.calls(egress.Message)); n != 4 {
+		// first: 1; second: the cached one is refused, a fresh one; after that a fresh
+		// one each, and none is kept to be refused again
+		if n := len(w.calls(egress.Message)); n != 6 {
 			t.Errorf("%d requests", n)
 		}
-		if signed, _ := w.signer.counts(); signed != 3 {
+		if signed, _ := w.signer.counts(); signed != 5 {
 			t.Errorf("%d signed", signed)
 		}
 	})

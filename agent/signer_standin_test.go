@@ -36,6 +36,9 @@ type signerStandIn struct {
 	asked      int // statuses
 	seen       []string
 	hold       chan struct{} // sign waits for it, if not nil
+	skew       time.Duration // of its clock
+	noDate     bool          // its answers have no Date
+	published  *string       // its key set; nil: the key that it signs with
 }
 
 func newSigner(t *testing.T) *signerStandIn {
@@ -52,6 +55,8 @@ func (s *signerStandIn) set(f func(*signerStandIn)) {
 	f(s)
 }
 
+func (s *signerStandIn) now() time.Time { return time.Now().Add(s.skew) }
+
 func (s *signerStandIn) counts() (signed, asked int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -64,8 +69,15 @@ func (s *signerStandIn) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var body bytes.Buffer
 	_, _ = body.ReadFrom(r.Body)
 	s.seen = append(s.seen, body.String())
+	if !s.noDate {
+		w.Header().Set("Date", s.now().UTC().Format(http.TimeFormat))
+	}
 	if r.URL.Path == "/.well-known/jwks.json" {
-		respond(w, 200, string(s.key.set()))
+		set := string(s.key.set())
+		if s.published != nil {
+			set = *s.published
+		}
+		respond(w, 200, set)
 		return
 	}
 	if s.fail != 0 {
@@ -104,7 +116,7 @@ func (s *signerStandIn) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		claims := map[string]any{
 			"iss": s.issuer, "sub": sub, "aud": req.Audience, "jti": rand.Text(),
-			"iat": time.Now().Unix(), "exp": time.Now().Unix() + 120,
+			"iat": s.now().Unix(), "exp": s.now().Unix() + 120,
 		}
 		if s.change != nil {
 			s.change(claims, nil)

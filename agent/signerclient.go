@@ -10,7 +10,9 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/go-jose/go-jose/v4"
 	"github.com/go-json-experiment/json"
@@ -150,9 +152,11 @@ func (c *signerClient) status(ctx context.Context) (signerStatus, error) {
 		Disabled: r.flag(o, "", "disabled"), Audiences: map[string]string{},
 	}
 	list, _ := r.object(o, "", "audiences", false)
-	for _, m := range list {
-		if origin := originOf(m.name); origin != "" {
-			s.Audiences[origin] = r.text(list, "audiences.", m.name, true)
+	for _, m := range list { // as PR-2 wants them
+		origin, audience := originOf(m.name), strings.TrimSpace(r.text(list, "audiences.", m.name, true))
+		_, repeated := s.Audiences[origin]
+		if origin != "" && !repeated && utf8.RuneCountInString(audience) <= maxAudience {
+			s.Audiences[origin] = audience
 		}
 	}
 	if len(r.problems) > 0 {
@@ -221,7 +225,10 @@ func (c *signerClient) call(ctx context.Context, path string, request any, autho
 		header.Set("Authorization", auth)
 	}
 	resp, err := c.do(ctx, egress.Request{Purpose: egress.Signer, Method: "POST", URL: endpoint, Header: header, Body: body})
-	if err != nil {
+	switch {
+	case egress.CodeOf(err) == egress.PolicyDenied: // SG-12, TR-9
+		return nil, refuseErr(StatusBlocked, string(egress.PolicyDenied), err)
+	case err != nil:
 		return nil, refuseErr(StatusBlocked, ReasonSignerUnavailable, err)
 	}
 	switch resp.Status {
@@ -232,7 +239,7 @@ func (c *signerClient) call(ctx context.Context, path string, request any, autho
 	case http.StatusUnauthorized:
 		return nil, refuse(StatusBlocked, ReasonCredentialRejected, "the signer does not accept this device or credential")
 	case http.StatusTooManyRequests:
-		return nil, refuse(StatusFailed, ReasonSignerRateLimited, "the signer limits requests; try again later")
+		return nil, refuse(StatusBlocked, ReasonSignerUnavailable, "the signer limits requests; try again later")
 	case http.StatusNotFound, http.StatusUnprocessableEntity:
 		if o, err := parseObject(resp.Body); err == nil && (&reader{}).text(o, "", "error", false) == ReasonAudienceUnknown {
 			return nil, refuse(StatusBlocked, ReasonAudienceUnknown, "the signer has no registration for this audience: its operator makes one with pactctl audiences set")

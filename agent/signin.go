@@ -31,6 +31,9 @@ type SignIn struct {
 
 // showSignIn gives the link of a pending sign-in to the owner (DA-14).
 func (a *Agent) showSignIn(ctx context.Context, c Caller, z *authorization) error {
+	if !c.owner() {
+		return refuse(StatusBlocked, ReasonDelegationRequired, "a sign-in link is for the owner alone; this call is by %q", c.Origin)
+	}
 	var s authorizationSecret
 	var b *business
 	err := a.store.View(ctx, func(tx Tx) (err error) {

@@ -18,6 +18,9 @@ type StatusView struct {
 	Preference     Preference        `json:"preference,omitzero"`
 	Development    bool              `json:"development"`
 	Counts         Counts            `json:"counts"`
+	// KeyLost is what was lost with the profile's key, until the owner has enrolled
+	// again: Reason is signer_key_unusable then, if nothing else comes first.
+	KeyLost *KeyLoss `json:"keyLost,omitzero"`
 }
 
 // Counts is how much a principal has. A lapsed grant counts as expired (GR-2).
@@ -36,7 +39,11 @@ func (a *Agent) Status(ctx context.Context, c Caller) (StatusView, error) {
 	if err := c.check(); err != nil {
 		return StatusView{}, err
 	}
-	s := a.currentSettings()
+	ctx = withNetwork(ctx, c)
+	s, err := a.freshSettings(ctx)
+	if err != nil {
+		return StatusView{}, err
+	}
 	v := StatusView{Preference: s.Preference, Development: a.rules().Development, Audiences: map[string]string{}}
 	if err := a.counts(ctx, c.Principal, &v.Counts); err != nil {
 		return StatusView{}, err
@@ -49,9 +56,10 @@ func (a *Agent) Status(ctx context.Context, c Caller) (StatusView, error) {
 		view := a.identityView(id, "")
 		v.Identity = &view
 	}
+	v.KeyLost = s.lost(id)
 	err = a.availability(ctx, c.Principal)
 	if err == nil {
-		err = a.preferred()
+		err = a.preferred(ctx)
 	}
 	if err == nil {
 		var who *acting
@@ -127,7 +135,7 @@ func (a *Agent) counts(ctx context.Context, principal string, n *Counts) error {
 			}
 		}
 		for _, m := range unknown {
-			if m.mayChange() {
+			if m.unresolved() {
 				n.OutcomeUnknown++
 			}
 		}

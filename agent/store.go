@@ -31,6 +31,11 @@ type Store interface {
 	Close() error
 }
 
+// storeChecker is a Store that can look itself over for damage.
+type storeChecker interface {
+	Check(ctx context.Context) error
+}
+
 // Tx is a transaction; it must not be used after its function returned.
 type Tx interface {
 	// Get reads one record. Errors wrap ErrNotFound.
@@ -88,11 +93,6 @@ type Head struct {
 	Created      time.Time
 	LeaseOwner   string // who works on it, while LeaseUntil is ahead
 	LeaseUntil   time.Time
-}
-
-// leased reports whether somebody other than owner holds the lease.
-func (h *Head) leased(owner string, now time.Time) bool {
-	return h.LeaseOwner != "" && h.LeaseOwner != owner && now.Before(h.LeaseUntil)
 }
 
 // lease takes or renews the lease.

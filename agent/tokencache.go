@@ -9,9 +9,7 @@ import (
 	"golang.org/x/sync/singleflight"
 )
 
-// tokenCache holds PA-JWTs by audience (SG-7). An agent has one set of network
-// rules at a time; a change of them clears the cache, so they are no part of the
-// key.
+// tokenCache holds PA-JWTs by identity, audience and network profile (SG-7).
 type tokenCache struct {
 	mu         sync.Mutex
 	generation uint64 // moved by clear: what was fetched before is not kept
@@ -88,34 +86,42 @@ func (c *tokenCache) get(ctx context.Context, p Params, now func() time.Time, ke
 	}
 }
 
-// statusCache keeps a signer's last good status (SG-10).
+// statusCache keeps the last good status of a signer, by identity and network
+// profile (SG-10).
 type statusCache struct {
-	mu      sync.Mutex
-	key     string
+	mu     sync.Mutex
+	of     map[string]cachedStatus
+	flight singleflight.Group
+}
+
+type cachedStatus struct {
 	status  signerStatus
 	fetched time.Time
-	flight  singleflight.Group
 }
 
 func (c *statusCache) clear() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.key = ""
+	c.of = nil
 }
 
 // signerStatusOf asks the signer, or takes an answer younger than StatusTTL. A
 // disabled signer is an answer, and clears the tokens (SG-8).
 func (a *Agent) signerStatusOf(ctx context.Context, id *identity, refresh bool) (signerStatus, error) {
-	c := &a.status
-	key := id.cacheKey()
-	c.mu.Lock()
-	if age := a.now().Sub(c.fetched); !refresh && c.key == key && age >= 0 && age < a.params.StatusTTL {
-		defer c.mu.Unlock()
-		return c.status, nil
+	n, err := networkOf(ctx)
+	if err != nil {
+		return signerStatus{}, err
 	}
+	c := &a.status
+	key := id.cacheKey() + "\x00" + n.Name
+	c.mu.Lock()
+	kept, ok := c.of[key]
 	c.mu.Unlock()
+	if age := a.now().Sub(kept.fetched); !refresh && ok && age >= 0 && age < a.params.StatusTTL {
+		return kept.status, nil
+	}
 	done := c.flight.DoChan(key, func() (any, error) {
-		return a.askStatus(context.WithoutCancel(ctx), id)
+		return a.askStatus(context.WithoutCancel(ctx), id, key)
 	})
 	select {
 	case r := <-done:
@@ -128,7 +134,7 @@ func (a *Agent) signerStatusOf(ctx context.Context, id *identity, refresh bool) 
 	}
 }
 
-func (a *Agent) askStatus(ctx context.Context, id *identity) (signerStatus, error) {
+func (a *Agent) askStatus(ctx context.Context, id *identity, key string) (signerStatus, error) {
 	client, err := a.signer(ctx, id)
 	if err != nil {
 		return signerStatus{}, err
@@ -147,7 +153,10 @@ func (a *Agent) askStatus(ctx context.Context, id *identity) (signerStatus, erro
 	c := &a.status
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.key, c.status, c.fetched = id.cacheKey(), s, fetched
+	if c.of == nil {
+		c.of = map[string]cachedStatus{}
+	}
+	c.of[key] = cachedStatus{s, fetched}
 	return s, nil
 }
 
@@ -161,10 +170,22 @@ func (a *Agent) afterSignerError(err error) {
 	}
 }
 
+// tokenKey is what a PA-JWT is kept by (SG-7).
+func (who *acting) tokenKey(ctx context.Context, audience string) (string, error) {
+	n, err := networkOf(ctx)
+	if err != nil {
+		return "", err
+	}
+	return who.id.cacheKey() + "\x00" + who.binding.Subject + "\x00" + audience + "\x00" + n.Name, nil
+}
+
 // paToken returns a PA-JWT for an audience (SG-6..SG-9), and whether it was used
 // before. An error means that nothing was sent to the business.
 func (a *Agent) paToken(ctx context.Context, who *acting, audience string, fresh bool) (PAToken, bool, error) {
-	key := who.id.cacheKey() + "\x00" + who.binding.Subject + "\x00" + audience
+	key, err := who.tokenKey(ctx, audience)
+	if err != nil {
+		return PAToken{}, false, err
+	}
 	token, reused, err := a.tokens.get(ctx, a.params, a.now, key, fresh, func(ctx context.Context) (PAToken, error) {
 		client, err := a.signer(ctx, who.id)
 		if err != nil {
@@ -193,9 +214,9 @@ func (a *Agent) paToken(ctx context.Context, who *acting, audience string, fresh
 
 // tokenRefused is SG-9: after a plain 401 a cached token's provider gets fresh
 // ones from now on.
-func (a *Agent) tokenRefused(who *acting, audience string, reused bool) {
+func (a *Agent) tokenRefused(ctx context.Context, who *acting, audience string, reused bool) {
 	a.tokens.clear() // SG-8: an identity 401
-	if reused {
-		a.tokens.oneUse(who.id.cacheKey() + "\x00" + who.binding.Subject + "\x00" + audience)
+	if key, err := who.tokenKey(ctx, audience); reused && err == nil {
+		a.tokens.oneUse(key)
 	}
 }

@@ -7,13 +7,18 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-jose/go-jose/v4"
+
 	"github.com/pactsigner/pactsigner/agent"
 	"github.com/pactsigner/pactsigner/jwks"
 )
 
 // exchange is one of a recorded run against a running Provider.
 type exchange struct {
-	Name     string
+	Name    string
+	Request struct {
+		Headers map[string]string
+	}
 	Response struct {
 		Status  int
 		Headers map[string]string
@@ -84,6 +89,7 @@ func TestTranscript(t *testing.T) {
 		"identity-turn": "replied", "same-message-again": "replied", "foreign-context": "not_executed", "wrong-role": "not_executed",
 		"blank-text": "not_executed", "data-part": "not_executed", "task-id": "not_executed", "no-token": "not_executed",
 		"stream": "restart", "push": "not_executed", "unknown-route": "not_executed", "step-up-without-token": "auth_required",
+		"tasks-bad-page": "not_executed", "task": "not_executed", "wrong-audience": "not_executed",
 		"delegated-turn-with-receipt": "replied", "step-up-scope-not-granted": "auth_required", "bad-delegation-token": "not_executed",
 	} {
 		if o := agent.Classify(parse(name), agent.Turn{Effect: agent.EffectChange, Delegated: true}); o.State != want {
@@ -93,7 +99,7 @@ func TestTranscript(t *testing.T) {
 	if o := agent.Classify(parse("bad-delegation-token"), agent.Turn{Delegated: true}); !o.InvalidateGrant {
 		t.Errorf("bad delegation token: %+v", o)
 	}
-	for _, name := range []string{"foreign-context", "wrong-role", "blank-text", "data-part", "task-id", "stream", "push", "task"} {
+	for _, name := range []string{"foreign-context", "wrong-role", "blank-text", "data-part", "task-id", "stream", "push", "task", "tasks-bad-page"} {
 		if _, problems := agent.CheckA2AError(by[name].Response.Body); len(problems) > 0 {
 			t.Errorf("%s: %v", name, problems)
 		}
@@ -108,5 +114,33 @@ func TestTranscript(t *testing.T) {
 	}, keys)
 	if e.Verdict != agent.VerdictVerified {
 		t.Errorf("%+v", e)
+	}
+
+	// The personal agent's own tokens verify by its key set.
+	pa, err := jwks.Parse(by["pa-jwks"].Response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	verified := 0
+	for name, x := range by {
+		compact, ok := strings.CutPrefix(x.Request.Headers["Authorization"], "Bearer ")
+		if !ok {
+			continue
+		}
+		token, err := jwks.ParseCompact(compact, jose.ES256)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		k, ok := pa.Find(token.KeyID, token.Algorithm)
+		if !ok {
+			t.Fatalf("%s: no key %q", name, token.KeyID)
+		}
+		if _, err := token.Verify(k.Public); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		verified++
+	}
+	if verified < 20 {
+		t.Errorf("only %d tokens", verified)
 	}
 }

@@ -65,9 +65,14 @@ func (a *Agent) deliverMessage(ctx context.Context, op *operation) error {
 	default:
 		err = a.unanswered(op, m, reply, o)
 	}
+	return takenOver(err)
+}
+
+// takenOver is what it means that the end of what was sent could not be written
+// down because the turn was taken over for dead: whoever did so counts it as
+// unknown (RS-1).
+func takenOver(err error) error {
 	if ReasonOf(err) == ReasonBusy || errors.Is(err, ErrConflict) {
-		// It was sent, but the turn was taken over for dead before its end was written
-		// down: whoever did so counts it as unknown (RS-1).
 		return refuse(StatusUnknown, ReasonInterrupted, "the turn took longer than its lease: it is not known whether it was carried out")
 	}
 	return err
@@ -83,23 +88,30 @@ func (a *Agent) transmit(ctx context.Context, op *operation, m *message) (Reply,
 	if err := a.prepare(op, m); err != nil {
 		return Reply{}, Outcome{}, err
 	}
-	turn := Turn{Effect: m.Effect, ContextID: m.ContextID, Delegated: m.Grant != ""}
-	rejected, rated, silent := false, 0, 0
+	return a.attempts(ctx, op, m, false)
+}
+
+// attempts sends a message that is written down until its fate is known. While
+// reconciling nothing but a reply says anything about it (CV-15), and the error is
+// nil.
+func (a *Agent) attempts(ctx context.Context, op *operation, m *message, reconciling bool) (Reply, Outcome, error) {
+	turn := Turn{Effect: m.Effect, ContextID: m.ContextID, Delegated: m.Grant != "", Reconciling: reconciling}
+	rejected, waited, rated, silent := false, false, 0, 0
 	for {
-		token, reused, d, err := a.credentials(ctx, op, m, rejected)
+		token, reused, d, err := a.readyAgain(ctx, op, m, rejected, waited)
 		if err == nil {
 			err = a.markSending(op, m, turn.Reconciling)
 		}
 		switch {
 		case err != nil && turn.Reconciling: // CV-15
-			return Reply{}, Outcome{State: OutcomeUnknown, Reason: or(ReasonOf(err), ReasonStillProcessing)}, nil
+			return Reply{}, Outcome{State: OutcomeUnknown, Reason: unknownBecause(ctx, err, or(m.Reason, ReasonStillProcessing))}, nil
 		case err != nil:
 			return a.neverSent(ctx, op, m, err)
 		}
 		reply, retryAfter, o := a.attempt(ctx, op, m, turn, token, d)
 		switch {
 		case o.ClearTokens:
-			a.tokenRefused(op.who, op.audience, reused)
+			a.tokenRefused(ctx, op.who, op.audience, reused)
 			if !rejected { // nothing ran (SG-9)
 				rejected = true
 				continue
@@ -119,6 +131,7 @@ func (a *Agent) transmit(ctx context.Context, op *operation, m *message) (Reply,
 				}
 				return reply, o, nil
 			}
+			waited = true
 			continue
 		case o.State == OutcomeStillRunning: // CV-9
 			// From here on a refusal says nothing about the message (CV-15).
@@ -130,10 +143,37 @@ func (a *Agent) transmit(ctx context.Context, op *operation, m *message) (Reply,
 				return reply, Outcome{State: OutcomeUnknown, Reason: ReasonUserCancelled}, nil
 			}
 			silent++
+			waited = true
 			continue
 		}
 		return reply, o, nil
 	}
+}
+
+// readyAgain is what an attempt carries, if it may still be made: after a wait all
+// that it was made under is asked again (PO-7).
+func (a *Agent) readyAgain(ctx context.Context, op *operation, m *message, fresh, waited bool) (token PAToken, reused bool, d *delegation, err error) {
+	if waited {
+		if err = a.stillAllowed(ctx, op); err != nil {
+			return token, false, nil, err
+		}
+	}
+	if op.authority(m) != m.Authority {
+		return token, false, nil, errAgain
+	}
+	return a.credentials(ctx, op, m, fresh)
+}
+
+// unknownBecause is the reason to keep with an unknown outcome when no attempt
+// could be made for err.
+func unknownBecause(ctx context.Context, err error, otherwise Reason) Reason {
+	switch {
+	case errors.Is(err, errAgain):
+		return ReasonAuthorityChanged
+	case ctx.Err() != nil:
+		return ReasonUserCancelled
+	}
+	return or(ReasonOf(err), otherwise)
 }
 
 // credentials are what an attempt carries. A wait may have outlived the one
@@ -174,21 +214,31 @@ func (a *Agent) prepare(op *operation, m *message) error {
 		ID: newID("m"), Principal: op.who.principal, Business: op.business.ID, Conversation: c.ID,
 		State: messagePrepared, Created: a.now(),
 	}
+	m.Task, m.Network = op.caller.taskID(), op.caller.networkName()
 	m.Body, m.BodyDigest, m.ContextID = string(body), digest(body), c.ContextID
 	m.CardRevision, m.ProviderRevision, m.SendURL = op.business.CardRevision, op.provider, op.business.Card.SendURL()
-	m.Authority = digest(fmt.Appendf(nil, "pact-authority/1\n%s\n%s\n%s\n%d\n%d\n%s\n%s\n%s\n",
-		op.who.binding.ID, op.who.id.Issuer, m.SendURL, m.CardRevision, m.ProviderRevision,
-		m.Grant, m.Effect, strings.Join(m.Scopes, " ")))
+	m.Authority = op.authority(m)
 	if !m.Introduction {
 		op.message = m
 	}
 	return a.journal(op, m, func(Tx) error { return nil })
 }
 
+// authority is the fingerprint of what a message would be sent under now (CV-2).
+func (op *operation) authority(m *message) string {
+	return authority(m, op.who.binding.ID, op.who.id.Issuer, op.business, op.provider)
+}
+
+func authority(m *message, binding, issuer string, b *business, provider int64) string {
+	return digest(fmt.Appendf(nil, "pact-authority/1\n%s\n%s\n%s\n%d\n%d\n%s\n%s\n%s\n",
+		binding, issuer, b.Card.SendURL(), b.CardRevision, provider, m.Grant, m.Effect, strings.Join(m.Scopes, " ")))
+}
+
 // markSending is the last thing before the network (CV-2): the approval and the
 // bytes are checked once more (AP-3), and what holds the message back, in the
 // transaction after which it holds others back (CV-4, EV-6). Asking again for the
-// reply of what was sent is held back by nothing.
+// reply of what was sent is held back by nothing; a message whose outcome is
+// unknown stays that (CV-15), whatever becomes of us.
 func (a *Agent) markSending(op *operation, m *message, reconciling bool) error {
 	if digest([]byte(m.Body)) != m.BodyDigest {
 		return refuse(StatusFailed, ReasonInvalidInput, "the message changed after it was prepared")
@@ -201,12 +251,21 @@ func (a *Agent) markSending(op *operation, m *message, reconciling bool) error {
 	}
 	return a.journal(op, m, func(tx Tx) error {
 		if !reconciling {
+			if op.conversation.State == conversationClosed {
+				return refuse(StatusBlocked, ReasonClosed, "conversation %s is closed (%s): start a new one", op.conversation.ID, op.conversation.Reason)
+			}
 			if err := a.heldBack(tx, op, m.Effect, m.ID); err != nil {
 				return err
 			}
+			if m.GrantScopes = nil; op.sentUnder != nil && m.Grant != "" {
+				m.GrantScopes = op.sentUnder.grant.Scopes
+			}
+		}
+		m.Attempts++
+		if m.State == messageUnknown {
+			return nil
 		}
 		m.State = messageSending
-		m.Attempts++
 		if m.Sent.IsZero() {
 			m.Sent = a.now()
 		}
@@ -323,8 +382,11 @@ func (a *Agent) unanswered(op *operation, m *message, reply Reply, o Outcome) er
 	switch o.State {
 	case OutcomeUnknown:
 		text := "it is not known whether the business carried this out."
-		if m.Effect != EffectInspect {
+		if m.mayChange() { // CV-12
 			text += " Do not repeat it by another route."
+		}
+		if m.ContextID != "" {
+			text += " Ask what became of it with pactctl reconcile " + m.Conversation + "."
 		}
 		return refuse(StatusUnknown, o.Reason, "%s", text)
 	case OutcomeCancelled:
@@ -334,7 +396,7 @@ func (a *Agent) unanswered(op *operation, m *message, reply Reply, o Outcome) er
 	case ReasonIdentityRejected:
 		return refuse(StatusBlocked, o.Reason, "the business does not accept our identity for audience %q: is the issuer registered there?", op.audience)
 	case string(egress.PolicyDenied), string(egress.DestinationRefused), string(egress.InvalidURL):
-		return refuse(StatusBlocked, o.Reason, "nothing was sent")
+		return refuse(StatusFailed, o.Reason, "nothing was sent")
 	}
 	return refuse(StatusFailed, o.Reason, "%s", detail)
 }

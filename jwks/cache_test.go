@@ -72,6 +72,7 @@ func look(t *testing.T, c *Cache, kid string, want error) {
 	}
 }
 
+// MD-7: an unknown kid fetches once in 30 s, counted from the last such fetch.
 func TestCacheRefetchesForUnknownKidAtMostEvery30s(t *testing.T) {
 	o := &origin{kids: []string{"a"}}
 	c, advance := clocked(o)
@@ -110,6 +111,7 @@ func TestCacheFetchesOnceForAColdUnknownKid(t *testing.T) {
 	o.want(t, 2)
 }
 
+// MD-7: a set is used for ten minutes.
 func TestCacheTTL(t *testing.T) {
 	o := &origin{kids: []string{"a"}}
 	c, advance := clocked(o)

@@ -90,6 +90,7 @@ func TestVerifyRefusesChangedTokens(t *testing.T) {
 	}
 }
 
+// MD-6: the forms that are no token.
 func TestParseCompactRefuses(t *testing.T) {
 	good := []string{b64(`{"alg":"ES256"}`), b64("{}"), b64("sig")}
 	join := func(parts ...string) string { return strings.Join(parts, ".") }
@@ -144,6 +145,7 @@ func TestParseCompactRefuses(t *testing.T) {
 	}
 }
 
+// MD-6: jwk, jku and x5u are ignored.
 func TestHeaderKeysAreNeverUsed(t *testing.T) {
 	k := testKeys()
 	// A token that brings its own key along verifies under that key only if the

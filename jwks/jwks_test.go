@@ -81,6 +81,7 @@ func TestThumbprintRFC7638(t *testing.T) {
 	}
 }
 
+// MD-7: which keys of a set are left out.
 func TestParseKeepsUsableKeysOnly(t *testing.T) {
 	k := testKeys()
 	ec, rs := &k.ec.PublicKey, &k.rsa.PublicKey
@@ -135,6 +136,7 @@ func TestParseKeepsUsableKeysOnly(t *testing.T) {
 	}
 }
 
+// MD-7: what is no key set, and that 16 keys are the most.
 func TestParseRefuses(t *testing.T) {
 	ec := jwk(t, &testKeys().ec.PublicKey, nil)
 	for name, doc := range map[string]string{
@@ -160,6 +162,7 @@ func TestParseRefuses(t *testing.T) {
 	}
 }
 
+// MD-7: without a kid only the one key for the algorithm is found.
 func TestFind(t *testing.T) {
 	k := testKeys()
 	a := Key{"a", jose.ES256, &k.ec.PublicKey}

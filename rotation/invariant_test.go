@@ -440,6 +440,8 @@ func (w *world) calm() {
 	}
 }
 
+// SG-13: whatever happens, each token verifies by the keys that were published when
+// it was signed, as long as it lives: a key is published before it signs and kept after.
 func TestInvariant(t *testing.T) {
 	p := Defaults()
 	p.Lead, p.Overlap = p.MinLead(), p.MinOverlap()

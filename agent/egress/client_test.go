@@ -123,7 +123,7 @@ func TestRebinding(t *testing.T) {
 	}
 }
 
-// TestRebindingAtARedirect: the second hop is checked as the first is.
+// TestRebindingAtARedirect covers UR-5: the second hop is checked as the first is.
 func TestRebindingAtARedirect(t *testing.T) {
 	w := newWorld(t, public, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		http.Redirect(rw, r, "https://internal.example/", http.StatusFound)
@@ -166,7 +166,7 @@ func TestSecondAddress(t *testing.T) {
 	}
 }
 
-// TestSocketGuard: the real socket refuses an internal address on its own.
+// TestSocketGuard covers UR-5 below the resolver: the real socket refuses an internal address on its own.
 func TestSocketGuard(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -337,7 +337,7 @@ func TestBodyCap(t *testing.T) {
 	}
 }
 
-// TestLimits holds the table of section 5 to its numbers.
+// TestLimits holds the table of section 5 to its numbers (TR-1, TR-3, TR-4, SG-5).
 func TestLimits(t *testing.T) {
 	for purpose, want := range map[Purpose]Limit{
 		Card:                {262144, 10 * time.Second, 10, false},

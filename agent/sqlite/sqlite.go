@@ -64,7 +64,7 @@ func Open(path string) (*Store, error) {
 	}
 	s := &Store{db: db, read: &lane{begin: "BEGIN"}, write: &lane{begin: "BEGIN IMMEDIATE"}}
 	for _, l := range []*lane{s.write, s.read} {
-		if l.conn, err = db.Conn(context.Background()); err != nil {
+		if l.conn, err = connect(db); err != nil {
 			return nil, errors.Join(fmt.Errorf("open the agent's store %s: %w", path, err), s.Close())
 		}
 		l.stmts = map[string]*sql.Stmt{}
@@ -73,6 +73,19 @@ func Open(path string) (*Store, error) {
 		return nil, errors.Join(fmt.Errorf("open the agent's store %s: %w", path, err), s.Close())
 	}
 	return s, nil
+}
+
+// connect opens a connection. SQLite does not wait by itself where another
+// process puts a new file into WAL mode at the same moment.
+func connect(db *sql.DB) (*sql.Conn, error) {
+	for deadline := time.Now().Add(busyTimeout); ; {
+		conn, err := db.Conn(context.Background())
+		var failed *sqlite.Error
+		if err == nil || !errors.As(err, &failed) || failed.Code()&0xff != lib.SQLITE_BUSY || time.Now().After(deadline) {
+			return conn, err
+		}
+		<-time.After(10 * time.Millisecond)
+	}
 }
 
 // Close closes the database, after transactions under way.
@@ -100,6 +113,26 @@ func (s *Store) View(ctx context.Context, fn func(agent.Tx) error) error {
 // Update implements [agent.Store].
 func (s *Store) Update(ctx context.Context, fn func(agent.Tx) error) error {
 	return s.write.transact(ctx, fn)
+}
+
+// Check looks the whole file over for damage (PRAGMA quick_check), and at what
+// makes it durable. The error says what is wrong.
+func (s *Store) Check(ctx context.Context) error {
+	return s.View(ctx, func(t agent.Tx) error {
+		for _, want := range []struct{ pragma, value string }{
+			{"quick_check(1)", "ok"}, {"journal_mode", "wal"}, {"synchronous", "2"},
+		} {
+			var got string
+			tx := t.(*tx)
+			if err := tx.conn.QueryRowContext(tx.ctx, "PRAGMA "+want.pragma).Scan(&got); err != nil {
+				return fmt.Errorf("agent store: %s: %w", want.pragma, err)
+			}
+			if got != want.value {
+				return fmt.Errorf("agent store: %s: %s", want.pragma, strings.Join(strings.Fields(got), " "))
+			}
+		}
+		return nil
+	})
 }
 
 // transact runs fn between BEGIN and COMMIT. A context that ends later does not

@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"os"
@@ -276,17 +277,6 @@ func testStore(t *testing.T, open func(t *testing.T) (s agent.Store, again func(
 	})
 }
 
-func TestOpenRefusesANewerDatabase(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "agent.db")
-	s := open(t, path)
-	if _, err := s.db.Exec("PRAGMA user_version = 99"); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := Open(path); err == nil || !strings.Contains(err.Error(), "newer") {
-		t.Errorf("got %v", err)
-	}
-}
-
 func TestTheFileIsPrivateAndInWALMode(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "agent with space?.db")
 	s := open(t, path)
@@ -323,5 +313,45 @@ func TestPanicRollsBack(t *testing.T) {
 		return nil
 	}); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// CL-1: a damaged file is found, by a look at all of it.
+func TestCheck(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "agent.db")
+	s, err := Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Check(t.Context()); err != nil {
+		t.Errorf("a new store: %v", err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	db, err := sql.Open("sqlite", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var page, size int64
+	err = errors.Join(db.QueryRow("SELECT rootpage FROM sqlite_schema WHERE name = 'receipts_state'").Scan(&page),
+		db.QueryRow("PRAGMA page_size").Scan(&size), db.Close())
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = f.WriteAt(make([]byte, size), (page-1)*size)
+	if err := errors.Join(err, f.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if s, err = Open(path); err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if err := s.Check(t.Context()); err == nil || strings.Contains(err.Error(), "\n") {
+		t.Errorf("a damaged store: %v", err)
 	}
 }

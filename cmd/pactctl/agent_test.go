@@ -50,7 +50,7 @@ func newBench(t *testing.T) *bench {
 	<-s.Ready()
 	params := sandbox.Defaults()
 	params.DeviceInterval = time.Second
-	box, err := sandbox.New(sandbox.Config{Params: params})
+	box, err := sandbox.New(sandbox.Config{PasswordMemory: 64, Params: params})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -181,7 +181,7 @@ func TestAgentCommands(t *testing.T) {
 		t.Errorf("exit %d\n%s%s", code, stdout, stderr)
 	}
 	code, stdout, stderr = b.run(true, "", change...)
-	if code != 0 || !strings.Contains(stdout, "The business signed for what it did.") || !strings.Contains(stderr, "Send it? [y/N]") {
+	if code != 0 || !strings.Contains(stdout, "The business signed for what it says it did.") || !strings.Contains(stderr, "Send it? [y/N]") {
 		t.Fatalf("exit %d\n%s%s", code, stdout, stderr)
 	}
 

@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -13,12 +15,14 @@ import (
 // newAuthorizeCmd asks a business for permissions.
 func newAuthorizeCmd(a *app) *cobra.Command {
 	var req agent.AuthorizeRequest
+	var timeout time.Duration
 	cmd := &cobra.Command{
 		Use:   "authorize BUSINESS --scope SCOPE",
 		Short: "Sign in at a business and allow the agent something there",
 		Long: `Sign in at a business and allow the agent something there. On a terminal the
-link is shown and the end of the sign-in waited for; elsewhere the sign-in is
-left pending and the exit code is 3.`,
+link is shown and the end of the sign-in waited for; elsewhere, with
+--exit-on-input, or when --timeout is over, the sign-in is left pending and the
+exit code is 3.`,
 		Example: `  pactctl authorize larkline.example --scope flights:upcoming:read
   pactctl authorize larkline.example --scope flights:rebook \
       --purpose "move my Friday flight"`,
@@ -31,6 +35,8 @@ left pending and the exit code is 3.`,
 		}
 		req.Business = args[0]
 		return p.with(cmd.Context(), func(ctx context.Context, ag *agent.Agent, c agent.Caller) error {
+			ctx, cancel := atMost(ctx, timeout)
+			defer cancel()
 			r, err := ag.Authorize(ctx, c, req)
 			if err != nil {
 				return err
@@ -40,7 +46,16 @@ left pending and the exit code is 3.`,
 	}
 	cmd.Flags().StringSliceVar(&req.Scopes, "scope", nil, "permission `ID` of the card; may be repeated")
 	cmd.Flags().StringVar(&req.Purpose, "purpose", "", "`TEXT` that reminds you what it is for")
+	cmd.Flags().DurationVar(&timeout, "timeout", 0, "wait at most this `DURATION`")
 	return cmd
+}
+
+// atMost bounds a wait; 0 does not.
+func atMost(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	if d <= 0 {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, d)
 }
 
 func printGranted(p *printer, r agent.Result) {
@@ -52,13 +67,14 @@ func printGranted(p *printer, r agent.Result) {
 
 // newAuthorizationCmd shows and ends sign-ins.
 func newAuthorizationCmd(a *app) *cobra.Command {
-	cmd := newGroupCmd("authorization", "List sign-ins, wait for one, give one up")
+	cmd := newGroupCmd("authorization", "List sign-ins, show one, wait for one, give one up")
 	cmd.Aliases = []string{"authorizations"}
 	cmd.Example = `  pactctl authorization list
+  pactctl authorization status signin-3f9k2m
   pactctl authorization wait signin-3f9k2m
   pactctl authorization cancel signin-3f9k2m`
 	p := newProfile(a, cmd)
-	cmd.AddCommand(newAuthorizationListCmd(p), newAuthorizationWaitCmd(p), newAuthorizationCancelCmd(p))
+	cmd.AddCommand(newAuthorizationListCmd(p), newAuthorizationStatusCmd(p), newAuthorizationWaitCmd(p), newAuthorizationCancelCmd(p))
 	return cmd
 }
 
@@ -96,6 +112,62 @@ func newAuthorizationListCmd(p *profile) *cobra.Command {
 	}
 }
 
+func newAuthorizationStatusCmd(p *profile) *cobra.Command {
+	return &cobra.Command{
+		Use:     "status ID",
+		Aliases: []string{"show"},
+		Short:   "Show one sign-in, without its link",
+		Long: `Show one sign-in, without its link. Exit code 0 if it was granted, 3 if it is
+pending, 1 if it ended otherwise.`,
+		Example: `  pactctl authorization status signin-3f9k2m
+  pactctl authorization status signin-3f9k2m -o json | jq .state`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return p.with(cmd.Context(), func(ctx context.Context, ag *agent.Agent, c agent.Caller) error {
+				list, err := ag.Authorizations(ctx, c)
+				if err != nil {
+					return err
+				}
+				i := slices.IndexFunc(list, func(v agent.AuthorizationView) bool { return v.ID == args[0] })
+				if i < 0 {
+					return fmt.Errorf("there is no sign-in %q: pactctl authorization list lists them", args[0])
+				}
+				v := list[i]
+				if err := p.app.print(v, func(pr *printer) { printAuthorization(pr, v) }); err != nil {
+					return err
+				}
+				switch {
+				case v.State == "granted":
+					return nil
+				case v.State == "starting":
+					return actf("the sign-in is being started: look again")
+				case v.State == "pending" && p.app.now().Before(v.Deadline):
+					return actf("the sign-in is pending: go on with: pactctl authorization wait %s", v.ID)
+				case v.State == "pending":
+					return fmt.Errorf("the sign-in expired %s", p.app.aside().ago(v.Deadline))
+				}
+				return fmt.Errorf("the sign-in ended: %s", v.State)
+			})
+		},
+	}
+}
+
+func printAuthorization(p *printer, v agent.AuthorizationView) {
+	p.fields(
+		"sign-in", v.ID,
+		"business", v.BusinessName,
+		"state", v.State,
+		"reason", v.Reason,
+		"asked for", strings.Join(v.Scopes, " "),
+		"needed", strings.Join(v.Needed, " "),
+		"purpose", v.Purpose,
+		"grant", v.Grant,
+		"begun", p.at(v.Created),
+		"ends", p.at(v.Deadline),
+		"ended", p.at(v.Settled),
+	)
+}
+
 func newAuthorizationWaitCmd(p *profile) *cobra.Command {
 	var timeout time.Duration
 	cmd := &cobra.Command{
@@ -108,11 +180,8 @@ end. Exit code 3 if it is still pending when the wait is over.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return p.with(cmd.Context(), func(ctx context.Context, ag *agent.Agent, c agent.Caller) error {
-				if timeout > 0 {
-					var cancel context.CancelFunc
-					ctx, cancel = context.WithTimeout(ctx, timeout)
-					defer cancel()
-				}
+				ctx, cancel := atMost(ctx, timeout)
+				defer cancel()
 				r, err := ag.WaitAuthorization(ctx, c, args[0])
 				if err != nil {
 					return err

@@ -322,7 +322,7 @@ func (d *demo) openAgent() error {
 		params.ConsentMax = agent.Defaults().ConsentMax
 	}
 	d.agent, err = agent.Open(agent.Config{
-		Dir: dir, Store: store, Params: params, Scale: demoScale,
+		Dir: dir, Store: store, Key: agent.KeyFile, Params: params, Scale: demoScale,
 		Network: func(rules agent.URLRules, policy egress.Policy) agent.Egress {
 			var n agent.Egress = egress.New(egress.Config{Rules: rules, Policy: policy, Scale: demoScale})
 			if d.network != nil {

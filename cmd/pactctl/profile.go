@@ -30,8 +30,9 @@ type profile struct {
 	dir         string
 	development bool
 
-	lines  *lineReader // answers of the person
-	signIn string      // the sign-in whose link was shown, and whose end is waited for
+	lines   *lineReader // answers of the person
+	signIn  string      // the sign-in whose link was shown, and whose end is waited for
+	waiting *waiting    // while the agent is open
 }
 
 // newProfile adds the flags that choose a profile to a command and those below
@@ -60,25 +61,50 @@ func (p *profile) with(ctx context.Context, work func(context.Context, *agent.Ag
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("--profile: %w", err)
 	}
+	key, err := keySource()
+	if err != nil {
+		return err
+	}
 	store, err := sqlite.Open(filepath.Join(dir, "agent.db"))
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
 	a, err := agent.Open(agent.Config{
-		Dir: dir, Store: store, Now: p.app.now,
+		Dir: dir, Store: store, Key: key, Now: p.app.now,
 		Development:   p.development || os.Getenv("PACT_DEVELOPMENT") == "1",
 		DisabledByEnv: os.Getenv("PACT_DISABLED") == "1",
+		Policy:        policyFiles(dir),
 	})
 	if err != nil {
 		return err
 	}
 	defer a.Close()
+	for _, notice := range a.Notices() {
+		p.app.note("%s", notice)
+	}
+	p.waiting = newWaiting(p.app)
+	defer p.waiting.close()
 	err = work(ctx, a, p.caller())
 	if err != nil && ctx.Err() != nil && p.signIn != "" { // the text stays, the kind "interrupted" would hide it
 		return fmt.Errorf("stopped waiting; go on with: pactctl authorization wait %s", p.signIn)
 	}
 	return err
+}
+
+// keySource reads PACT_KEYRING: where a new profile's key goes, and whether the
+// keyring may be asked.
+func keySource() (agent.KeySource, error) {
+	switch v := os.Getenv("PACT_KEYRING"); v {
+	case "":
+		return agent.KeyAuto, nil
+	case "on":
+		return agent.KeyKeyring, nil
+	case "off":
+		return agent.KeyFile, nil
+	default:
+		return "", usagef("PACT_KEYRING: %q is unknown: say on or off", v)
+	}
 }
 
 // caller is the owner on their own command line.
@@ -96,6 +122,7 @@ func (p *profile) caller() agent.Caller {
 	c.Human = agent.HumanInteractive
 	c.Approve = func(ctx context.Context, req agent.ApprovalRequest) (bool, error) {
 		p.showApproval(req)
+		p.lines.forget()
 		answer, err := p.ask(ctx, "Send it? [y/N] ")
 		return err == nil && isYes(answer), err
 	}
@@ -114,45 +141,11 @@ func isYes(answer string) bool {
 	return false
 }
 
-// showApproval shows the whole of what is decided, nothing shortened (AP-2).
-func (p *profile) showApproval(req agent.ApprovalRequest) {
-	pr := p.app.aside()
-	pr.line("")
-	if req.Changed {
-		pr.line("This differs from what was approved before.")
-	}
-	pr.say(0, "To %s, at %s", req.Business, req.Destination)
-	pr.line("Effect: %s", req.Effect)
-	printScopes(pr, "Permissions:", req.Scopes)
-	if req.Exceeds {
-		printScopes(pr, "The token that goes with it can do more than this needs:", req.TokenScopes)
-	}
-	pr.line("SHA-256: %s", req.Digest)
-	pr.line("Message:")
-	for line := range strings.SplitSeq(req.Message, "\n") {
-		pr.line("  %s", line)
-	}
-}
-
-func printScopes(p *printer, title string, scopes []agent.Scope) {
-	if len(scopes) == 0 {
-		p.line("%s none", title)
-		return
-	}
-	p.line("%s", title)
-	wide := 0
-	for _, s := range scopes {
-		wide = max(wide, len([]rune(s.ID)))
-	}
-	for _, s := range scopes {
-		p.labelled(fmt.Sprintf("  %-*s  ", min(wide, columns/2), s.ID), or(s.Description, "-"))
-	}
-}
-
 // showSignIn shows a sign-in link to the owner on their terminal, the one place
 // where it may appear (CL-3, DA-14).
 func (p *profile) showSignIn(s agent.SignIn) {
 	p.signIn = s.Authorization
+	p.idle()
 	pr := p.app.aside()
 	pr.line("")
 	pr.say(0, "%s wants you to sign in and choose what to allow.", s.Business)
@@ -192,24 +185,9 @@ func (p *profile) showQR(s agent.SignIn) {
 	_, _ = b.WriteTo(p.app.stderr)
 }
 
-// progress tells in lines on stderr what is going on.
-func (p *profile) progress(e agent.Event) {
-	until := ""
-	if !e.Until.IsZero() {
-		until = " until " + p.app.aside().clock(e.Until, ofDay)
-	}
-	switch e.Kind {
-	case agent.EventRefreshing:
-		p.app.note("Renewing the permission at %s.", e.Business)
-	case agent.EventStepUp:
-		p.app.note("%s needs permission for this: %s", e.Business, e.Detail)
-	case agent.EventWaiting:
-		p.app.note("Waiting%s: %s.", until, e.Detail)
-	}
-}
-
 // ask asks the person one line on stderr.
 func (p *profile) ask(ctx context.Context, question string) (string, error) {
+	p.idle()
 	fmt.Fprint(p.app.stderr, question)
 	return p.lines.next(ctx)
 }
@@ -219,6 +197,16 @@ func (p *profile) ask(ctx context.Context, question string) (string, error) {
 type lineReader struct {
 	in    io.Reader
 	lines chan string
+}
+
+// forget throws away what a person typed before a question: it is no answer to that
+// (AP-1).
+func (r *lineReader) forget() {
+	forgetTyped(r.in)
+	select {
+	case <-r.lines: // read, and not asked for; a closed channel stays one
+	default:
+	}
 }
 
 func (r *lineReader) next(ctx context.Context) (string, error) {
@@ -276,6 +264,9 @@ func resultError(r agent.Result) error {
 
 // remedy is what a person can do about a result, if its text does not say.
 func remedy(r agent.Result) string {
+	if z := r.Authorization; r.Status == agent.StatusNeedsUserAction && r.Detail == "" && z != nil {
+		return ": go on with: pactctl authorization wait " + z.ID
+	}
 	if r.Status != agent.StatusApprovalRequired {
 		return ""
 	}

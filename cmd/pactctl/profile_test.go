@@ -1,6 +1,8 @@
 package main
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -33,5 +35,41 @@ func TestQRCode(t *testing.T) {
 				t.Errorf("shown %v, want %v; stdout %q", got, c.shown, stdout)
 			}
 		})
+	}
+}
+
+// SG-14, GR-6: a lost key is told once, and stays in sight until the owner has
+// enrolled again; a key that others can read is not used. PACT_KEYRING says where
+// a key may be.
+func TestProfileKey(t *testing.T) {
+	b := newBench(t)
+	b.json(false, 0, "enroll", "--signer", b.signer)
+	path := filepath.Join(b.profile, "profile.key")
+	if err := os.Chmod(path, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if code, stdout, stderr := b.run(false, "", "status"); code != 1 || stdout != "" || !strings.Contains(stderr, "chmod 600 "+path) {
+		t.Errorf("open to others: exit %d\n%s%s", code, stdout, stderr)
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	for told := range 2 {
+		code, stdout, stderr := b.run(false, "", "status")
+		if code != 0 || !strings.Contains(stdout, "signer_key_unusable") || !strings.Contains(stdout, "key was lost at") || strings.Contains(stderr, "is gone, and what it sealed is lost") != (told == 0) {
+			t.Errorf("lost: exit %d\n%s%s", code, stdout, stderr)
+		}
+	}
+	b.json(false, 0, "enroll", "--signer", b.signer)
+	if v := b.json(false, 0, "status"); v["ready"] != true || v["keyLost"] != nil {
+		t.Errorf("status %v", v)
+	}
+	t.Setenv("PACT_KEYRING", "on")
+	if code, _, stderr := b.run(false, "", "status"); code != 1 || !strings.Contains(stderr, "only a keyring is to be used") {
+		t.Errorf("on: exit %d\n%s", code, stderr)
+	}
+	t.Setenv("PACT_KEYRING", "perhaps")
+	if code, _, stderr := b.run(false, "", "status"); code != 2 || !strings.Contains(stderr, "say on or off") {
+		t.Errorf("perhaps: exit %d\n%s", code, stderr)
 	}
 }

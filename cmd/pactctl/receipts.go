@@ -2,27 +2,33 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
+	"os"
+	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/pactsigner/pactsigner/agent"
+	"github.com/pactsigner/pactsigner/jwks"
 )
 
 // newReceiptsCmd shows what businesses signed.
 func newReceiptsCmd(a *app) *cobra.Command {
-	cmd := newGroupCmd("receipts", "Show and verify what businesses signed for")
-	cmd.Long = `Show and verify what businesses signed for.
+	cmd := newGroupCmd("receipts", "Show, verify and export what businesses signed for")
+	cmd.Long = `Show, verify and export what businesses signed for.
 
 Verified means that the business signed this claim about a turn. It does not
 mean that money moved, and it does not name the message.`
 	cmd.Example = `  pactctl receipts list
   pactctl receipts show r-3f9k2m
-  pactctl receipts verify`
+  pactctl receipts verify
+  pactctl receipts export r-3f9k2m`
 	p := newProfile(a, cmd)
-	cmd.AddCommand(newReceiptsListCmd(p), newReceiptsShowCmd(p), newReceiptsVerifyCmd(p))
+	cmd.AddCommand(newReceiptsListCmd(p), newReceiptsShowCmd(p), newReceiptsVerifyCmd(p), newReceiptsExportCmd(p))
 	return cmd
 }
 
@@ -53,7 +59,7 @@ func printReceipts(p *printer, list []agent.ReceiptView) {
 	}
 	var rows [][]string
 	for _, r := range list {
-		rows = append(rows, []string{r.ID, string(r.Verdict), stamp(p, r.Received), r.BusinessName, or(actionNames(r.Actions), strings.Join(r.Issues, ", "))})
+		rows = append(rows, []string{r.ID, string(r.Verdict), p.ago(r.Received), r.BusinessName, or(actionNames(r.Actions), strings.Join(r.Issues, ", "))})
 	}
 	p.table([]string{"ID", "VERDICT", "RECEIVED", "BUSINESS", "ACTIONS"}, rows)
 }
@@ -124,50 +130,251 @@ func printReceipt(p *printer, r agent.ReceiptView) {
 	for _, problem := range r.Problems {
 		p.line("problem  %s", problem)
 	}
+	if r.Verdict == agent.VerdictVerified { // EV-8
+		p.line("")
+		p.line("Verified: the business signed this claim. It does not mean that money moved, and it names no message.")
+	}
 }
 
 func newReceiptsVerifyCmd(p *profile) *cobra.Command {
-	return &cobra.Command{
-		Use:   "verify [ID...]",
-		Short: "Verify receipts again, by default all",
-		Long: `Verify receipts again, by the keys that were kept with them, without the
-network; a receipt for which no key could be had is tried with the business's
-keys of today. VERDICT is the one on record, by which changes are held back, and
-NOW what this check finds; a check that finds better changes the record only of
-a receipt that was unverifiable. Exit code 1 unless both are verified for each.`,
+	keysFile := ""
+	cmd := &cobra.Command{
+		Use:   "verify [ID|FILE...]",
+		Short: "Verify receipts again, by default all of the profile",
+		Long: `Verify receipts again, by default all of the profile.
+
+An ID is one of the profile: it is verified by the keys that were kept with it,
+without the network; a receipt for which no key could be had is tried with the
+business's keys of today. VERDICT is the one on record, by which changes are
+held back, and NOW what this check finds; a check that finds better changes the
+record only of a receipt that was unverifiable.
+
+A FILE (or - for stdin) is what "receipts export" wrote: it is verified offline,
+without any profile, by the keys in it. That proves that those keys signed it;
+whose they are, the file cannot prove. --keys verifies with a key set that you
+had from the business another way.
+
+Exit code 1 unless each is verified, and on record so.`,
 		Example: `  pactctl receipts verify
-  pactctl receipts verify r-3f9k2m -o json`,
+  pactctl receipts verify r-3f9k2m -o json
+  pactctl receipts verify receipt.json --keys jwks.json`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			ids, files := receiptIDs(args)
+			if keysFile != "" && (len(files) == 0 || len(ids) > 0) {
+				return usagef("--keys goes with FILEs alone: receipts of the profile are verified by the keys that were kept with them")
+			}
+			if len(files) == 0 {
+				return p.verifyStored(cmd.Context(), ids)
+			}
+			if len(ids) > 0 {
+				return usagef("give IDs or FILEs, not both")
+			}
+			return p.app.verifyFiles(files, keysFile)
+		},
+	}
+	cmd.Flags().StringVar(&keysFile, "keys", "", "`FILE` with a key set to verify exported receipts by")
+	return cmd
+}
+
+// receiptID is the id of a receipt of a profile.
+var receiptID = regexp.MustCompile(`^r-[a-z2-7]{16}$`)
+
+// receiptIDs tells ids from files.
+func receiptIDs(args []string) (ids, files []string) {
+	for _, arg := range args {
+		if receiptID.MatchString(arg) {
+			ids = append(ids, arg)
+		} else {
+			files = append(files, arg)
+		}
+	}
+	return ids, files
+}
+
+func (p *profile) verifyStored(ctx context.Context, ids []string) error {
+	return p.with(ctx, func(ctx context.Context, ag *agent.Agent, c agent.Caller) error {
+		if len(ids) == 0 {
+			all, err := ag.Receipts(ctx, c)
+			if err != nil {
+				return err
+			}
+			for _, r := range all {
+				ids = append(ids, r.ID)
+			}
+		}
+		list, bad := []agent.ReceiptView{}, 0
+		for _, id := range ids {
+			r, err := ag.VerifyStoredReceipt(ctx, c, id)
+			if err != nil {
+				return err
+			}
+			if r.Verdict != agent.VerdictVerified || r.Recheck.Verdict != agent.VerdictVerified {
+				bad++
+			}
+			list = append(list, r)
+		}
+		if err := p.app.print(map[string]any{"receipts": list}, func(pr *printer) { printChecks(pr, list) }); err != nil {
+			return err
+		}
+		return notVerified(bad, len(list))
+	})
+}
+
+func notVerified(bad, of int) error {
+	if bad == 0 {
+		return nil
+	}
+	return fmt.Errorf("%d of %s not verified", bad, plural(of, "receipt"))
+}
+
+// exportView is an exported receipt, and what it is worth.
+type exportView struct {
+	File string `json:"file"`
+	agent.ExportCheck
+}
+
+// verifyFiles verifies exported receipts. It opens no profile and no connection.
+func (a *app) verifyFiles(files []string, keysFile string) error {
+	check := agent.VerifyExport
+	if keysFile != "" {
+		data, err := a.readFile(keysFile)
+		if err != nil {
+			return fmt.Errorf("--keys: %w", err)
+		}
+		set, err := jwks.Parse(data)
+		if err != nil {
+			return fmt.Errorf("--keys %s: %w", keysFile, err)
+		}
+		check = func(data []byte) (agent.ExportCheck, error) { return agent.VerifyExportWith(data, set) }
+	}
+	list, bad := []exportView{}, 0
+	for _, file := range files {
+		data, err := a.readFile(file)
+		if err != nil {
+			return fmt.Errorf("%w; the ids of receipts are in: pactctl receipts list", err)
+		}
+		v, err := check(data)
+		if err != nil {
+			return fmt.Errorf("%s: %w", file, err)
+		}
+		if v.Verdict != agent.VerdictVerified || !v.Agrees {
+			bad++
+		}
+		list = append(list, exportView{file, v})
+	}
+	err := a.print(map[string]any{"exports": list}, func(pr *printer) {
+		for i, v := range list {
+			if i > 0 {
+				pr.line("")
+			}
+			printExportCheck(pr, v)
+		}
+	})
+	if err != nil {
+		return err
+	}
+	return notVerified(bad, len(list))
+}
+
+// maxExportFile is more than an export or a key set ever has, in bytes.
+const maxExportFile = 2 << 20
+
+// readFile reads a file, or stdin for -.
+func (a *app) readFile(path string) ([]byte, error) {
+	if path == "-" {
+		return io.ReadAll(io.LimitReader(a.stdin, maxExportFile))
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, maxExportFile))
+}
+
+func printExportCheck(p *printer, v exportView) {
+	keys := "the file's own: that they are the business's, it cannot prove. Compare the thumbprint with the business's key set, or give that with --keys"
+	if v.KeysFrom == agent.KeysFromGiven {
+		keys = "your own copy of the key set"
+	}
+	p.line("%s: %s", v.File, v.Verdict)
+	var actions []string
+	pairs := []string{"issues", strings.Join(v.Issues, ", "), "on record", string(v.Recorded)}
+	if c := v.Claims; c != nil {
+		for _, x := range c.Actions {
+			actions = append(actions, x.Tool)
+		}
+		pairs = append(pairs, "signed", p.at(c.Time), "permissions used", strings.Join(c.ScopesUsed, " "), "actions", strings.Join(actions, ", "))
+	}
+	p.fields(append(pairs,
+		"key", strings.TrimSpace(v.Algorithm+" "+v.KeyID),
+		"thumbprint", v.Thumbprint,
+		"keys from", keys,
+		"SHA-256 of the JWS", v.Digest,
+		"business", v.InterfaceURL,
+		"by its name", v.BusinessName,
+		"message", v.MessageID,
+		"its SHA-256", v.BodyDigest,
+		"sent", p.at(v.Sent),
+		"exported", p.at(v.Exported),
+	)...)
+	p.say(0, "What is signed is from \"signed\" to \"actions\"; the rest is the word of who exported it.")
+	for _, problem := range v.Problems {
+		p.say(0, "problem: %s", problem)
+	}
+}
+
+func newReceiptsExportCmd(p *profile) *cobra.Command {
+	path, force := "", false
+	cmd := &cobra.Command{
+		Use:   "export ID",
+		Short: "Write a receipt to a file that can be verified without us",
+		Long: `Write a receipt to a file that can be verified without this profile or any
+network, years later: the signed receipt, the key that it was verified with,
+what it was held to, and the verdict.
+
+The file is of mode 0600: it names you as the business knows you.`,
+		Example: `  pactctl receipts export r-3f9k2m
+  pactctl receipts export r-3f9k2m -f flight.json
+  pactctl receipts verify flight.json`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
 			return p.with(cmd.Context(), func(ctx context.Context, ag *agent.Agent, c agent.Caller) error {
-				if len(args) == 0 {
-					all, err := ag.Receipts(ctx, c)
-					if err != nil {
-						return err
-					}
-					for _, r := range all {
-						args = append(args, r.ID)
-					}
+				x, err := ag.ExportReceipt(ctx, c, args[0])
+				if errors.Is(err, agent.ErrNotFound) {
+					return fmt.Errorf("there is no receipt %q: pactctl receipts list lists them", args[0])
 				}
-				list, bad := []agent.ReceiptView{}, 0
-				for _, id := range args {
-					r, err := ag.VerifyStoredReceipt(ctx, c, id)
-					if err != nil {
-						return err
-					}
-					if r.Verdict != agent.VerdictVerified || r.Recheck.Verdict != agent.VerdictVerified {
-						bad++
-					}
-					list = append(list, r)
+				if err != nil {
+					return refused(err)
 				}
-				if err := p.app.print(map[string]any{"receipts": list}, func(pr *printer) { printChecks(pr, list) }); err != nil {
+				if path == "-" {
+					_, err := p.app.stdout.Write(x.Document())
 					return err
 				}
-				if bad > 0 {
-					return fmt.Errorf("%d of %s not verified", bad, plural(len(list), "receipt"))
+				file := or(path, x.ID+".json")
+				if err := writeExport(file, x.Document(), force); err != nil {
+					return err
 				}
-				return nil
+				view := object{{"id", x.ID}, {"verdict", x.Verdict}, {"file", file}}
+				return p.app.print(view, func(pr *printer) {
+					pr.say(0, "Receipt %s, %s, is in %s. Check it with: pactctl receipts verify %s", x.ID, x.Verdict, file, file)
+				})
 			})
 		},
 	}
+	cmd.Flags().StringVarP(&path, "file", "f", "", "`FILE` to write, - for stdout (default ID.json)")
+	cmd.Flags().BoolVar(&force, "force", false, "replace the file if it exists")
+	return cmd
+}
+
+// writeExport writes a file of mode 0600, whole or not at all.
+func writeExport(path string, data []byte, force bool) error {
+	if _, err := os.Lstat(path); err == nil && !force {
+		return fmt.Errorf("%s exists: name another with -f, or replace it with --force", path)
+	}
+	if err := replaceFile(path, data); err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	return nil
 }

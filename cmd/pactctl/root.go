@@ -32,9 +32,13 @@ type app struct {
 	width int
 	// height is the height of the terminal on stderr, or 0 if that is none.
 	height int
+	// redraw is the width of the terminal on stderr, or 0 if that is none, or one whose
+	// last line cannot be drawn over.
+	redraw int
 
 	output string // --output: text or json
 	yes    bool   // --yes
+	noAsk  bool   // --exit-on-input
 
 	started bool // a command's own code has begun; before that, errors are of usage
 }
@@ -55,6 +59,7 @@ func newApp() *app {
 	if _, h, err := term.GetSize(int(os.Stderr.Fd())); err == nil {
 		a.height = h
 	}
+	a.redraw = redrawable(os.Stderr)
 	return a
 }
 
@@ -96,6 +101,7 @@ wrong usage, 3 a person must act, 130 interrupted.`,
 			if a.output != "text" && a.output != "json" {
 				return usagef("--output %q is unknown: say text or json", a.output)
 			}
+			a.person = a.person && !a.noAsk // CL-3
 			return nil
 		},
 	}
@@ -103,6 +109,7 @@ wrong usage, 3 a person must act, 130 interrupted.`,
 	root.SetVersionTemplate("pactctl {{.Version}}\n")
 	root.PersistentFlags().StringVarP(&a.output, "output", "o", "text", "`format` of the result: text or json")
 	root.PersistentFlags().BoolVarP(&a.yes, "yes", "y", false, "answer yes instead of asking")
+	root.PersistentFlags().BoolVar(&a.noAsk, "exit-on-input", false, "end with exit code 3 where a person would be asked, or a link shown")
 	root.AddGroup(
 		&cobra.Group{ID: groupAgent, Title: "Personal agent:"},
 		&cobra.Group{ID: groupOperator, Title: "Operate a signer:"},
@@ -120,10 +127,14 @@ wrong usage, 3 a person must act, 130 interrupted.`,
 		newAuthorizationCmd(a),
 		newSendCmd(a),
 		newChatCmd(a),
+		newReconcileCmd(a),
+		newReviewCmd(a),
 		newConversationsCmd(a),
 		newGrantsCmd(a),
 		newDisconnectCmd(a),
 		newReceiptsCmd(a),
+		newPolicyCmd(a),
+		newDoctorCmd(a),
 		newCheckCmd(a),
 		newContextCmd(a),
 		newFleetCmd(a),

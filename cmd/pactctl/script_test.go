@@ -23,6 +23,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	os.Setenv("PACT_KEYRING", "off") // no test writes into the developer's keyring
 	testscript.Main(m, map[string]func(){"pactctl": main})
 }
 
@@ -40,6 +41,7 @@ func TestScript(t *testing.T) {
 			e.Setenv("XDG_CONFIG_HOME", filepath.Join(e.WorkDir, "config"))
 			e.Setenv("GORACE", "atexit_sleep_ms=0") // the race detector waits a second at every exit
 			e.Setenv("XDG_STATE_HOME", filepath.Join(e.WorkDir, "state"))
+			e.Setenv("PACT_KEYRING", "off")
 			return nil
 		},
 		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){

@@ -91,7 +91,7 @@ func printText(p *printer, text string) {
 func evidenceText(e agent.EvidenceView) string {
 	switch e.Verdict {
 	case agent.VerdictVerified:
-		return "The business signed for what it did."
+		return "The business signed for what it says it did."
 	case agent.VerdictMissing:
 		return "Evidence missing: the business signed nothing for this turn. Changes there are held back; inspections still work."
 	case agent.VerdictUnverifiable:

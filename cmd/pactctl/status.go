@@ -41,6 +41,10 @@ func printStatus(p *printer, v agent.StatusView) {
 	if v.Identity != nil {
 		printIdentity(p, *v.Identity)
 	}
+	if l := v.KeyLost; l != nil {
+		p.say(0, "The profile's key was lost at %s, and with it %s, %s and the device key or credential: pactctl enroll",
+			p.clock(l.At, toMinute), plural(l.Grants, "grant"), plural(l.SignIns, "sign-in"))
+	}
 	if v.Development {
 		p.line("Development mode is on.")
 	}
@@ -50,9 +54,9 @@ func printStatus(p *printer, v agent.StatusView) {
 		p.line("%s pending: pactctl authorization list", plural(c.PendingAuthorizations, "sign-in"))
 	}
 	if c.OutcomeUnknown > 0 {
-		p.say(0, "%s of unknown outcome: do not repeat them by another route", plural(c.OutcomeUnknown, "operation"))
+		p.say(0, "%s of unknown outcome, not to be repeated by another route: pactctl review list", plural(c.OutcomeUnknown, "operation"))
 	}
 	if c.EvidenceToReview > 0 {
-		p.line("%s to look at: pactctl receipts list", plural(c.EvidenceToReview, "receipt"))
+		p.line("%s to look at: pactctl review list", plural(c.EvidenceToReview, "receipt"))
 	}
 }

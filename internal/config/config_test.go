@@ -162,6 +162,7 @@ func TestEveryKeyEveryWay(t *testing.T) {
 	}
 }
 
+// SG-13: among others, an issuer that is no https origin.
 func TestRefused(t *testing.T) {
 	issuer := "issuers: [{url: https://pa.example.com}]\n"
 	for name, c := range map[string]struct {

@@ -1,0 +1,234 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// ReconcileRequest names an operation whose outcome is unknown: by its
+// conversation, by its business, or, if there is only one, not at all.
+type ReconcileRequest struct {
+	Business     string // id, domain or card URL of one that is known
+	Conversation string
+}
+
+// Reconcile asks a business what became of an operation whose outcome is unknown
+// (CV-14): the same message is sent again, by the same id and the same bytes, to a
+// business that answers a repeated id with the reply that it gave. One that never
+// got the message carries it out now, so what may change something is approved
+// anew (AP-1). Only a reply ends the unknown outcome; anything else leaves it as it
+// is (CV-15). It can be asked for only under what the message was sent under:
+// identity, card, provider and grant.
+func (a *Agent) Reconcile(ctx context.Context, c Caller, req ReconcileRequest) (Result, error) {
+	if err := c.check(); err != nil {
+		return Result{}, err
+	}
+	ctx = withNetwork(ctx, c)
+	op := &operation{
+		caller: c, ref: req.Business, req: SendRequest{Conversation: req.Conversation},
+		owner: a.runtime + "/" + newID("turn"), reconciling: true,
+	}
+	return op.finish(ctx, a.send(ctx, op))
+}
+
+// findUnresolved finds the message that a reconcile is about, and so its business
+// and conversation. One that may have changed something comes before what was
+// lost of inspections.
+func (a *Agent) findUnresolved(ctx context.Context, op *operation) error {
+	if err := a.recover(ctx); err != nil {
+		return fmt.Errorf("recover: %w", err)
+	}
+	return a.store.View(ctx, func(tx Tx) error {
+		principal := op.caller.Principal
+		q := Query{Principal: principal, States: []string{messageUnknown}}
+		if id := op.req.Conversation; id != "" {
+			if _, err := get[conversation](tx, principal, id); errors.Is(err, ErrNotFound) {
+				return refuse(StatusFailed, ReasonNotFound, "there is no conversation %s", truncate(id, maxScopeID))
+			} else if err != nil {
+				return err
+			}
+			q.Conversation = id
+		}
+		there := func(string, string) bool { return true }
+		if op.ref != "" {
+			b, err := a.knownBusiness(tx, principal, op.ref)
+			if err == nil {
+				there, err = sameBusiness(tx, b)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		lost, err := find[message](tx, q)
+		if err != nil {
+			return err
+		}
+		lost = slices.DeleteFunc(lost, func(m *message) bool {
+			return m.Introduction || !m.Acknowledged.IsZero() || !there(m.Business, m.SendURL)
+		})
+		if slices.ContainsFunc(lost, (*message).mayChange) {
+			lost = slices.DeleteFunc(lost, func(m *message) bool { return !m.mayChange() })
+		}
+		if len(lost) == 0 {
+			return refuse(StatusFailed, ReasonNothingToReconcile, "no operation there has an unknown outcome")
+		}
+		var in []string // conversations
+		for _, m := range lost {
+			if !slices.Contains(in, m.Conversation) {
+				in = append(in, m.Conversation)
+			}
+		}
+		if len(in) > 1 {
+			return refuse(StatusFailed, ReasonSeveralUnresolved, "%d conversations have an operation of unknown outcome: say which, of %s",
+				len(in), strings.Join(in[:min(len(in), maxRequired)], ", "))
+		}
+		op.message = lost[0]
+		op.ref, op.req.Conversation = lost[0].Business, lost[0].Conversation
+		return nil
+	})
+}
+
+// knownBusiness is the business that a caller names, without the network.
+func (a *Agent) knownBusiness(tx Tx, principal, ref string) (*business, error) {
+	b, err := get[business](tx, principal, ref)
+	if errors.Is(err, ErrNotFound) {
+		var cardURL string
+		if cardURL, _, err = ParseBusiness(ref).url(a.rules()); err == nil {
+			b, err = findOne[business](tx, Query{Principal: principal, Key: cardURL})
+		}
+		if err != nil && (ReasonOf(err) != "" || errors.Is(err, ErrNotFound)) {
+			return nil, refuse(StatusFailed, ReasonNotFound, "no business %s is known here", truncate(ref, maxScopeID))
+		}
+	}
+	return b, err
+}
+
+// mayReconcile asks whether CV-14 lets a message be asked about, and makes it the
+// operation's.
+func (a *Agent) mayReconcile(ctx context.Context, op *operation) error {
+	if err := op.caller.mayAct("send to a business"); err != nil { // AD-2, AD-4
+		return err
+	}
+	return a.store.View(ctx, func(tx Tx) error {
+		m, err := get[message](tx, op.who.principal, op.message.ID)
+		if err != nil {
+			return err
+		}
+		op.message = m
+		if err := op.caller.sameNetwork(m.Network); err != nil { // RS-5
+			return err
+		}
+		if m.State != messageUnknown || !m.Acknowledged.IsZero() {
+			return refuse(StatusFailed, ReasonNothingToReconcile, "the outcome of message %s is settled", m.ID)
+		}
+		if err := a.reconcilable(tx, m); err != nil {
+			return err
+		}
+		op.wireID, op.req.Message, op.required = m.WireID, m.Text, m.Scopes
+		op.effect = m.Effect
+		op.result.Effect = &op.effect
+		op.grant, op.exceeds = nil, false
+		if m.Grant != "" {
+			if op.grant, err = get[grant](tx, m.Principal, m.Grant); err != nil {
+				return err
+			}
+			op.exceeds = EffectOfScopes(op.scopes(op.grant.Scopes)) > op.effect // AD-9
+		}
+		return nil
+	})
+}
+
+// reconcilable asks whether a message of unknown outcome can still be asked about,
+// by what is stored: a *Refusal says why it never can be again.
+func (a *Agent) reconcilable(tx Tx, m *message) error {
+	never := func(reason Reason, why string) error {
+		return refuse(StatusUnknown, reason, "it can not be asked what became of message %s: %s. Ask the business in another way, without repeating it, "+
+			"and then settle it with pactctl review acknowledge %s", m.ID, why, m.ID)
+	}
+	if m.ContextID == "" {
+		return never(ReasonReconcileImpossible, "it was its conversation's first, and the business answers a repeated message only within one")
+	}
+	body, err := BuildMessage(m.WireID, m.ContextID, m.Text)
+	if err != nil || digest([]byte(m.Body)) != m.BodyDigest || !sameJSON([]byte(m.Body), body) {
+		return never(ReasonReconcileImpossible, "what is stored of it is not what was sent")
+	}
+	c, err := get[conversation](tx, m.Principal, m.Conversation)
+	if err != nil {
+		return err
+	}
+	if c.State == conversationClosed {
+		return never(ReasonClosed, "its conversation is closed ("+c.Reason+")")
+	}
+	now, err := a.authorityNow(tx, m)
+	if err != nil && !errors.Is(err, ErrNotFound) {
+		return err
+	}
+	if err != nil || now != m.Authority {
+		return never(ReasonAuthorityChanged, "the identity, the business's card or the provider's settings have changed since")
+	}
+	if m.Grant != "" {
+		g, err := get[grant](tx, m.Principal, m.Grant)
+		if err != nil && !errors.Is(err, ErrNotFound) {
+			return err
+		}
+		if err != nil || g.stateAt(a.now()) != grantActive {
+			return never(ReasonAuthorityChanged, "the permission that it was sent under has ended")
+		}
+	}
+	return nil
+}
+
+// authorityNow is what a message would be sent under, as stored. Errors wrap
+// ErrNotFound if some of it is gone.
+func (a *Agent) authorityNow(tx Tx, m *message) (string, error) {
+	id, err := get[identity](tx, m.Principal, identityID)
+	if err != nil {
+		return "", err
+	}
+	sub, err := findOne[binding](tx, Query{Principal: m.Principal, Key: bindingKey(id)})
+	if err != nil {
+		return "", err
+	}
+	b, err := get[business](tx, m.Principal, m.Business)
+	if err != nil {
+		return "", err
+	}
+	if b.State != businessSupported {
+		return "", fmt.Errorf("a supported card: %w", ErrNotFound)
+	}
+	p, err := findOne[provider](tx, Query{Principal: m.Principal, Key: b.Card.Origin})
+	if err != nil {
+		return "", err
+	}
+	return authority(m, sub.ID, id.Issuer, b, p.ConfigRevision), nil
+}
+
+// reconcile sends the message again and acts on what comes back. All that may
+// have changed while the owner was asked is asked once more (PO-7).
+func (a *Agent) reconcile(ctx context.Context, op *operation) error {
+	err := inOrder(ctx, op, a.stillAllowed, a.mayReconcile)
+	if errors.Is(err, errAgain) { // another card
+		err = refuse(StatusUnknown, ReasonAuthorityChanged, "the business's card has changed since the message was sent")
+	}
+	if err != nil {
+		return err
+	}
+	m := op.message
+	if op.approved != nil {
+		m.Approved = op.approved.Digest
+	}
+	op.caller.tell(Event{Kind: EventSending, Business: op.business.Card.Name, Detail: "asks what became of an earlier message"})
+	reply, o, err := a.attempts(ctx, op, m, true)
+	switch {
+	case err != nil:
+	case o.State == OutcomeReplied:
+		err = a.replied(ctx, op, m, reply)
+	default:
+		m.Refused = m.Refused || reply.Status != 0
+		err = a.unanswered(op, m, reply, o)
+	}
+	return takenOver(err)
+}

@@ -1,0 +1,86 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"unicode"
+
+	"github.com/pactsigner/pactsigner/agent"
+)
+
+// showApproval shows the whole of what is decided (AP-2): nothing is shortened, and
+// no character hides.
+func (p *profile) showApproval(req agent.ApprovalRequest) {
+	pr := p.app.aside()
+	pr.line("")
+	if at := req.SentBefore; !at.IsZero() {
+		pr.say(0, "This was sent %s, and its outcome is unknown. If the business got it then, it answers as it did; if not, it carries it out now.", pr.clock(at, toSecond))
+	}
+	if req.Changed {
+		pr.line("This differs from what was approved before.")
+	}
+	pr.say(0, "To %s, at %s", visible(req.Business), visible(req.Destination))
+	pr.line("Effect: %s", req.Effect)
+	printScopes(pr, "Permissions:", req.Scopes)
+	if req.Exceeds {
+		printScopes(pr, "The token that goes with it can do more than this needs:", req.TokenScopes)
+	}
+	pr.line("SHA-256: %s", req.Digest)
+	pr.line("Message:")
+	hidden := false
+	for line := range strings.SplitSeq(req.Message, "\n") {
+		shown := visible(line)
+		hidden = hidden || shown != line
+		for _, row := range rows(shown, p.app.redraw-2) {
+			pr.line("  %s", row)
+		}
+	}
+	if hidden {
+		pr.say(0, "It has characters that do not show; they stand in it as <U+...>.")
+	}
+}
+
+// visible writes characters out that do not show, or that change how others show:
+// controls, directions, joiners, blanks of other kinds.
+func visible(s string) string {
+	var b strings.Builder
+	for _, r := range s {
+		if unicode.IsPrint(r) && !unicode.Is(unicode.Other_Default_Ignorable_Code_Point, r) {
+			b.WriteRune(r)
+		} else {
+			fmt.Fprintf(&b, "<U+%04X>", r)
+		}
+	}
+	return b.String()
+}
+
+// rows breaks a line after every n columns, so that all of it stays indented; n
+// below 1 leaves it whole.
+func rows(line string, n int) []string {
+	if n < 1 {
+		return []string{line}
+	}
+	var out []string
+	for {
+		row, _ := fit(line, max(n, 2)) // the widest character has two
+		out = append(out, row)
+		if line = line[len(row):]; line == "" {
+			return out
+		}
+	}
+}
+
+func printScopes(p *printer, title string, scopes []agent.Scope) {
+	if len(scopes) == 0 {
+		p.line("%s none", title)
+		return
+	}
+	p.line("%s", title)
+	wide := 0
+	for _, s := range scopes {
+		wide = max(wide, len([]rune(visible(s.ID))))
+	}
+	for _, s := range scopes {
+		p.labelled(fmt.Sprintf("  %-*s  ", min(wide, columns/2), visible(s.ID)), visible(or(s.Description, "-")))
+	}
+}

@@ -1,0 +1,78 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/pactsigner/pactsigner/agent"
+)
+
+// AP-2: what is decided on is shown whole, on any terminal and off one.
+func TestApprovalIsWhole(t *testing.T) {
+	long := strings.Repeat("Rebook me, and do it at once, then say so. ", 93)[:3998] + " x"
+	words := "0123456789" + strings.Repeat("y", 300)
+	for name, width := range map[string]int{"40 columns": 40, "80 columns": 80, "no terminal": 0} {
+		t.Run(name, func(t *testing.T) {
+			a, stdout, stderr := testApp("", width > 0)
+			a.redraw, a.width = width, width
+			p := &profile{app: a}
+			p.showApproval(agent.ApprovalRequest{
+				Business: "Larkline Air", Destination: "https://provider.example.com/a2a/01M8F2XW4QK7Z3V9TB5RC0HARK/message:send",
+				Message: long, Effect: agent.EffectChange, Digest: strings.Repeat("0123456789abcdef", 4),
+				Scopes: []agent.Scope{{ID: "flights:rebook", Description: "Move a booking to another flight " + words}},
+			})
+			got := stderr.String()
+			_, message, _ := strings.Cut(got, "Message:\n")
+			back := ""
+			for line := range strings.Lines(message) {
+				row, ok := strings.CutPrefix(strings.TrimSuffix(line, "\n"), "  ")
+				if n := len(row) + 2; !ok || width > 0 && n > width {
+					t.Errorf("a row of %d columns: %q", n, line)
+				}
+				if width > 0 && len(back)+width-2 < len(long) { // blanks at a row's end do not show
+					row += strings.Repeat(" ", width-2-len(row))
+				}
+				back += row
+			}
+			if back != long {
+				t.Errorf("the message is not shown whole: %d characters of %d\n%s", len(back), len(long), message)
+			}
+			flat := strings.Join(strings.Fields(got), " ")
+			for _, part := range []string{
+				"To Larkline Air, at https://provider.example.com/a2a/01M8F2XW4QK7Z3V9TB5RC0HARK/message:send", "Effect: change",
+				"flights:rebook Move a booking to another flight " + words, "SHA-256: " + strings.Repeat("0123456789abcdef", 4),
+			} {
+				if !strings.Contains(flat, part) {
+					t.Errorf("%q is not shown:\n%s", part, got)
+				}
+			}
+			if strings.Contains(got, "…") || stdout.Len() > 0 {
+				t.Errorf("shortened, or on stdout:\n%s%s", got, stdout)
+			}
+		})
+	}
+}
+
+// AP-2: no character of a message hides, steers the terminal or turns others round.
+func TestApprovalHidesNothing(t *testing.T) {
+	a, _, stderr := testApp("", true)
+	p := &profile{app: a}
+	p.showApproval(agent.ApprovalRequest{
+		Message: "pay 1\u202e00 now\x1b[2J\ta\rb\u200bc\u00a0d\u3164e\u2028f\nnext", Effect: agent.EffectChange,
+		Scopes: []agent.Scope{{ID: "pay\u2066", Description: "see\u202d more"}},
+	})
+	for _, want := range []string{
+		"\n  pay 1<U+202E>00 now<U+001B>[2J<U+0009>a<U+000D>b<U+200B>c<U+00A0>d<U+3164>e<U+2028>f\n  next\n",
+		"\n  pay<U+2066>  see<U+202D> more\n",
+		"\nIt has characters that do not show; they stand in it as <U+...>.\n",
+	} {
+		if !strings.Contains(stderr.String(), want) {
+			t.Errorf("%q is missing in\n%s", want, stderr)
+		}
+	}
+	a, _, stderr = testApp("", true)
+	(&profile{app: a}).showApproval(agent.ApprovalRequest{Message: "Größe 42, 航空 é?"})
+	if got := stderr.String(); !strings.HasSuffix(got, "\nMessage:\n  Größe 42, 航空 é?\n") {
+		t.Errorf("got %q", got)
+	}
+}
