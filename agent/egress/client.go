@@ -50,8 +50,11 @@ type Config struct {
 // Client sends requests. Safe for concurrent use.
 type Client struct {
 	cfg  Config
-	http *http.Transport
-	dial dialer
+	gets *http.Transport
+	// posts makes a connection for each request: whether one that lies idle is still
+	// open shows only when something was written to it, and a POST is not sent twice.
+	posts *http.Transport
+	dial  dialer
 }
 
 // New returns a client; Close releases its idle connections.
@@ -63,7 +66,7 @@ func New(cfg Config) *Client {
 	}
 	tlsConfig.MinVersion = max(tlsConfig.MinVersion, tls.VersionTLS12)
 	// The transport alone: a http.Client would follow redirects and keep cookies.
-	c.http = &http.Transport{
+	c.gets = &http.Transport{
 		Proxy:                  nil,
 		DialContext:            c.dial.dialContext,
 		TLSClientConfig:        tlsConfig,
@@ -74,11 +77,13 @@ func New(cfg Config) *Client {
 		IdleConnTimeout:        30 * time.Second,
 		MaxResponseHeaderBytes: 64 << 10,
 	}
+	c.posts = c.gets.Clone()
+	c.posts.DisableKeepAlives = true
 	return c
 }
 
 // Close closes idle connections.
-func (c *Client) Close() { c.http.CloseIdleConnections() }
+func (c *Client) Close() { c.gets.CloseIdleConnections() }
 
 // Rules returns the URL rules that the client holds everything to.
 func (c *Client) Rules() Rules { return c.cfg.Rules }
@@ -252,18 +257,24 @@ func (x *exchange) hop(ctx context.Context, u *url.URL) (*Response, error) {
 	if err != nil {
 		return nil, x.fail(InvalidURL, origin, errors.New("the request cannot be made"))
 	}
-	if len(x.req.Body) == 0 {
-		req.Body, req.GetBody, req.ContentLength = http.NoBody, nil, 0
+	req.GetBody = nil // the transport cannot send it again
+	transport := x.client.posts
+	if x.req.Method == http.MethodGet {
+		req.Body, req.ContentLength = http.NoBody, 0
+		transport = x.client.gets
 	}
 	for k, v := range x.header {
 		req.Header[k] = v
 	}
 	req.Header.Set("User-Agent", userAgent)
-	resp, err := x.client.http.RoundTrip(req)
+	resp, err := transport.RoundTrip(req)
 	if err != nil {
 		return nil, x.fail(x.codeOf(err, reached.Load()), origin, err)
 	}
 	defer resp.Body.Close()
+	if resp.StatusCode < 200 { // a change of protocols; its body hears no context
+		return nil, x.fail(Network, origin, fmt.Errorf("HTTP %d is no answer", resp.StatusCode))
+	}
 	// The declared length is not trusted (TR-4).
 	body, err := io.ReadAll(io.LimitReader(resp.Body, x.limit.Body+1))
 	if int64(len(body)) > x.limit.Body {

@@ -447,7 +447,7 @@ func TestNetworkErrors(t *testing.T) {
 			conn.Close()
 		}
 	}))
-	w.client.http.ForceAttemptHTTP2 = false
+	w.client.posts.ForceAttemptHTTP2 = false
 	for _, path := range []string{"/drop?code=hunter2", "/cut?code=hunter2"} {
 		_, err := w.client.Do(t.Context(), Request{Purpose: Message, Method: "POST", URL: "https://a.example" + path, Body: []byte("x")})
 		wantCode(t, err, Network, true)
@@ -472,7 +472,7 @@ func TestNetworkErrors(t *testing.T) {
 // anything is said.
 func TestCertificate(t *testing.T) {
 	w := newWorld(t, public, http.NotFoundHandler())
-	w.client.http.TLSClientConfig.ServerName = ""
+	w.client.posts.TLSClientConfig.ServerName = ""
 	_, err := w.client.Do(t.Context(), Request{Purpose: Message, Method: "POST", URL: "https://a.example/", Body: []byte("x")})
 	wantCode(t, err, Network, false)
 }
