@@ -174,6 +174,9 @@ func TestSignInSwitches(t *testing.T) {
 			if n := len(s.polls()) - polls; n != want.polls {
 				t.Errorf("%d polls, want %d", n, want.polls)
 			}
+			if z := r.Authorization; z != nil && s.sealed(z.ID) { // DA-10: at once
+				t.Error("its codes are kept")
+			}
 			list, err := a.Authorizations(t.Context(), owner())
 			if err != nil {
 				t.Fatal(err)

@@ -111,6 +111,13 @@ func (a *Agent) getConsent(ctx context.Context, op *operation) error {
 	}
 	name := op.business.Card.Name
 	op.setAuthorization(a, z)
+	if !a.now().Before(z.Deadline) { // DA-10: its codes go now
+		if z, err = a.settleOnce(ctx, z.Principal, z.ID, authorizationExpired, ReasonConsentExpired); err != nil {
+			return err
+		}
+		op.setAuthorization(a, z)
+		return a.settledRefusal(ctx, op, z)
+	}
 	if op.caller.SignIn == nil || op.caller.Human != HumanInteractive {
 		return refuse(StatusNeedsUserAction, ReasonSignInPending, "the owner must sign in at the business: pactctl authorization wait %s", z.ID)
 	}

@@ -145,8 +145,12 @@ func TestPolicyFiles(t *testing.T) {
 	if _, err := agent.PolicyFiles(just)(); err != nil {
 		t.Errorf("64 KiB: %v", err)
 	}
+	dangling := filepath.Join(dir, "dangling.json")
+	if err := os.Symlink(missing, dangling); err != nil {
+		t.Fatal(err)
+	}
 	for path, why := range map[string]string{
-		long: "longer than", dir: "regular file", file("bad.json", `{"pact":{"enabled":1}}`): "pact.enabled",
+		long: "longer than", dir: "regular file", dangling: "link to nothing", file("bad.json", `{"pact":{"enabled":1}}`): "pact.enabled",
 		filepath.Join(a, "below-a-file.json"): "cannot be read",
 	} {
 		p, err := agent.PolicyFiles(a, path)()

@@ -57,6 +57,9 @@ func (o object) names() []string {
 func readPolicyFile(path string) (Policy, error) {
 	// Looked at first: to open a pipe waits for its writer.
 	if info, err := os.Stat(path); err != nil {
+		if _, linked := os.Lstat(path); linked == nil && errors.Is(err, fs.ErrNotExist) {
+			return Policy{}, errors.New("it is a link to nothing")
+		}
 		return Policy{}, unreadable(err)
 	} else if !info.Mode().IsRegular() {
 		return Policy{}, errors.New("it is not a regular file")

@@ -71,6 +71,10 @@ func (a *Agent) findUnresolved(ctx context.Context, op *operation) error {
 		})
 		if slices.ContainsFunc(lost, (*message).mayChange) {
 			lost = slices.DeleteFunc(lost, func(m *message) bool { return !m.mayChange() })
+		} else if slices.ContainsFunc(lost, (*message).inContext) { // inspections: those that can be asked about
+			lost = slices.DeleteFunc(lost, func(m *message) bool { return !m.inContext() })
+		} else if len(lost) > 1 {
+			lost = lost[:1]
 		}
 		if len(lost) == 0 {
 			return refuse(StatusFailed, ReasonNothingToReconcile, "no operation there has an unknown outcome")
@@ -90,6 +94,9 @@ func (a *Agent) findUnresolved(ctx context.Context, op *operation) error {
 		return nil
 	})
 }
+
+// inContext reports a message that was not its conversation's first.
+func (m *message) inContext() bool { return m.ContextID != "" }
 
 // knownBusiness is the business that a caller names, without the network.
 func (a *Agent) knownBusiness(tx Tx, principal, ref string) (*business, error) {
@@ -145,10 +152,13 @@ func (a *Agent) mayReconcile(ctx context.Context, op *operation) error {
 // by what is stored: a *Refusal says why it never can be again.
 func (a *Agent) reconcilable(tx Tx, m *message) error {
 	never := func(reason Reason, why string) error {
-		return refuse(StatusUnknown, reason, "it can not be asked what became of message %s: %s. Ask the business in another way, without repeating it, "+
-			"and then settle it with pactctl review acknowledge %s", m.ID, why, m.ID)
+		text := fmt.Sprintf("it can not be asked what became of message %s: %s. ", m.ID, why)
+		if !m.mayChange() {
+			return refuse(StatusUnknown, reason, "%sIt can have changed nothing: send it anew", text)
+		}
+		return refuse(StatusUnknown, reason, "%sAsk the business in another way, without repeating it, and then settle it with pactctl review acknowledge %s", text, m.ID)
 	}
-	if m.ContextID == "" {
+	if !m.inContext() {
 		return never(ReasonReconcileImpossible, "it was its conversation's first, and the business answers a repeated message only within one")
 	}
 	body, err := BuildMessage(m.WireID, m.ContextID, m.Text)

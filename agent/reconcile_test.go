@@ -237,7 +237,7 @@ func TestReconcileRefusals(t *testing.T) {
 					if got.Message != r.Message || got.Conversation != r.Conversation || got.Evidence != nil {
 						t.Errorf("got %+v", got)
 					}
-					w.stillUnknown(a, r, c.reason)
+					w.stillUnknown(a, r, "network") // of the message the refusal says nothing
 					now := w.biz.sent()[len(turns):]
 					if len(now) != c.attempts || slices.ContainsFunc(now, func(u turn) bool { return u.id != turns[len(turns)-1].id || u.text != req.Message }) {
 						t.Errorf("on the wire %+v", now)
@@ -288,7 +288,7 @@ func TestReconcileGivenUp(t *testing.T) {
 				if err != nil || got.Status != agent.StatusUnknown || got.Reason != agent.ReasonUserCancelled {
 					t.Errorf("got %+v, %v", got, err)
 				}
-				w.stillUnknown(a, r, agent.ReasonUserCancelled)
+				w.stillUnknown(a, r, "network")
 			})
 		})
 	}
@@ -415,7 +415,12 @@ func TestReconcileWithoutContext(t *testing.T) {
 			t.Errorf("detail %q", r.Detail)
 		}
 		turns := len(w.biz.sent())
-		w.reconcile(a, owner(), agent.ReconcileRequest{}, agent.StatusUnknown, agent.ReasonReconcileImpossible)
+		w.send(a, owner(), agent.SendRequest{Message: "Show my trips"}, agent.StatusUnknown, "network")
+		turns++
+		again := w.reconcile(a, owner(), agent.ReconcileRequest{}, agent.StatusUnknown, agent.ReasonReconcileImpossible)
+		if strings.Contains(again.Detail, "acknowledge") || !strings.Contains(again.Detail, "send it anew") {
+			t.Errorf("detail %q", again.Detail)
+		}
 		if len(w.biz.sent()) != turns {
 			t.Error("it was sent")
 		}

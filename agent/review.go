@@ -117,8 +117,9 @@ func (a *Agent) Review(ctx context.Context, c Caller, id string) (v ReviewItem, 
 // Acknowledge records that the owner has looked at an item, who and when, and
 // lifts what it holds back; again, it changes nothing. It takes the owner. Evidence
 // keeps its verdict (EV-7). An operation stays of unknown outcome and is never sent
-// again; it can be acknowledged only once a reconcile can not tell any more, or
-// has been tried and refused: reconcile_first otherwise. Errors wrap ErrNotFound.
+// again; it can be acknowledged only once a reconcile can not tell any more, has
+// been tried and refused, or is not this caller's to try (RS-5): reconcile_first
+// otherwise. Errors wrap ErrNotFound.
 func (a *Agent) Acknowledge(ctx context.Context, c Caller, id string) (v ReviewItem, err error) {
 	if err := c.check(); err != nil {
 		return v, err
@@ -183,7 +184,7 @@ func (a *Agent) acknowledgeOperation(tx Tx, c Caller, id string) error {
 	if gone != nil && ReasonOf(gone) == "" {
 		return gone
 	}
-	if gone == nil && !m.Refused {
+	if gone == nil && !m.Refused && c.sameNetwork(m.Network) == nil { // under another profile they could not ask
 		return refuse(StatusBlocked, ReasonReconcileFirst, "the business can still be asked what became of it: pactctl reconcile %s", m.Conversation)
 	}
 	m.Acknowledged, m.By = a.now(), string(c.Origin)

@@ -123,10 +123,10 @@ func TestReviewOperation(t *testing.T) {
 		}
 		w.send(a, w.person(), agent.SendRequest{Message: "Cancel it"}, agent.StatusBlocked, agent.ReasonUnresolved)
 		turns := len(w.biz.sent())
-		if v, err = a.Acknowledge(t.Context(), owner(), r.Message); err != nil || v.Open || v.By != "owner_cli" || v.Acknowledged.IsZero() || v.Reason != agent.ReasonStillProcessing {
+		if v, err = a.Acknowledge(t.Context(), owner(), r.Message); err != nil || v.Open || v.By != "owner_cli" || v.Acknowledged.IsZero() || v.Reason != "network" {
 			t.Errorf("acknowledged %+v, %v", v, err)
 		}
-		w.stillUnknown(a, r, agent.ReasonStillProcessing)
+		w.stillUnknown(a, r, "network")
 		w.biz.set(func(b *business) { b.answer = nil })
 		// It may have been carried out: what was settled is never asked for again.
 		w.reconcile(a, w.person(), agent.ReconcileRequest{Conversation: r.Conversation}, agent.StatusFailed, agent.ReasonNothingToReconcile)

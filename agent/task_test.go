@@ -244,23 +244,26 @@ func TestResumeUnderTheSameProfile(t *testing.T) {
 }
 
 // RS-5: what became of a message is asked under the profile that it was sent
-// under, and under no other.
+// under, and under no other. Who cannot ask may settle the matter otherwise (CV-4).
 func TestReconcileUnderTheSameProfile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		c := inTask("t-1", "work")
 		c.Approve = func(context.Context, agent.ApprovalRequest) (bool, error) { return true, nil }
-		w.biz.set(func(b *business) {
-			b.answer = func(u turn) (int, any) {
-				if strings.HasPrefix(u.text, "Cancel") {
-					return 200, nil
+		lose := func() agent.Result {
+			w.biz.set(func(b *business) {
+				b.answer = func(u turn) (int, any) {
+					if strings.HasPrefix(u.text, "Cancel") {
+						return 200, nil
+					}
+					return 0, nil
 				}
-				return 0, nil
-			}
-		})
-		r := w.send(a, c, agent.SendRequest{Message: "Cancel booking X1"}, agent.StatusUnknown, string(egress.Network))
-		w.biz.set(func(b *business) { b.answer = nil })
+			})
+			defer w.biz.set(func(b *business) { b.answer = nil })
+			return w.send(a, c, agent.SendRequest{Message: "Cancel booking X1"}, agent.StatusUnknown, string(egress.Network))
+		}
+		r := lose()
 		sent := len(w.biz.sent())
 		for name, other := range map[string]agent.Caller{"command line": w.person(), "another": inTask("t-1", "wide")} {
 			got, err := a.Reconcile(t.Context(), other, agent.ReconcileRequest{Conversation: r.Conversation})
@@ -268,10 +271,18 @@ func TestReconcileUnderTheSameProfile(t *testing.T) {
 				t.Errorf("%s: %+v, %v", name, got, err)
 			}
 		}
+		if _, err := a.Acknowledge(t.Context(), c, r.Message); agent.ReasonOf(err) != agent.ReasonReconcileFirst {
+			t.Errorf("acknowledged by who can ask: %v", err)
+		}
 		got, err := a.Reconcile(t.Context(), c, agent.ReconcileRequest{Conversation: r.Conversation})
 		if err != nil || got.Status != agent.StatusReplied {
 			t.Errorf("%+v, %v", got, err)
 		}
+		r = lose()
+		if v, err := a.Acknowledge(t.Context(), owner(), r.Message); err != nil || v.Open {
+			t.Errorf("by who can not: %+v, %v", v, err)
+		}
+		w.send(a, c, agent.SendRequest{Message: "Cancel booking X2"}, agent.StatusReplied, "")
 	})
 }
 

@@ -348,8 +348,11 @@ func (a *Agent) attempt(ctx context.Context, op *operation, m *message, turn Tur
 // unanswered records and reports an attempt that brought no reply.
 func (a *Agent) unanswered(op *operation, m *message, reply Reply, o Outcome) error {
 	err := a.journal(op, m, func(Tx) error {
-		m.State, m.Reason = stateOf(o), o.Reason
 		m.release()
+		if op.reconciling { // CV-15: of the message it says nothing
+			return nil
+		}
+		m.State, m.Reason = stateOf(o), o.Reason
 		c := op.conversation
 		c.Reason = o.Reason
 		switch {
