@@ -26,8 +26,11 @@ const (
 	ReasonDelegationCrossOrigin = "delegation_cross_origin"
 )
 
-// The interface that PACT 1.0 speaks.
-const bindingHTTPJSON, version1 = "HTTP+JSON", "1.0"
+// The interface that PACT 1.0 speaks, and where in it messages go.
+const (
+	bindingHTTPJSON, version1 = "HTTP+JSON", "1.0"
+	sendPath                  = "/message:send"
+)
 
 // What is kept of a card (DI-7): characters, but for the two numbers.
 const (
@@ -62,6 +65,31 @@ const (
 type Scope struct {
 	ID          string `json:"id"`
 	Description string `json:"description"`
+	// Cut is there if Description is only the beginning of the card's (DI-7).
+	Cut *Cut `json:"cut,omitzero"`
+}
+
+// Cut is what counts of a description that is longer than what is kept of it.
+type Cut struct {
+	Effect Effect `json:"effect"` // the scope's class by all of it (AD-8)
+	Digest string `json:"sha256"` // of all of it, hex (DI-5)
+}
+
+// Effect is the class of the scope (AD-8).
+func (s Scope) Effect() Effect {
+	if s.Cut != nil {
+		return s.Cut.Effect
+	}
+	return ClassifyScope(s.ID, s.Description)
+}
+
+// newScope keeps of a description what is shown of it.
+func newScope(id, description string) Scope {
+	s := Scope{ID: id, Description: clean(description, maxScopeText)}
+	if whole := clean(description, len(description)); whole != s.Description {
+		s.Cut = &Cut{ClassifyScope(id, description), digest([]byte(description))}
+	}
+	return s
 }
 
 // Skill is something a business says it can do. Untrusted text (RD-4).
@@ -118,7 +146,7 @@ func (c Card) SendURL() string {
 	if c.InterfaceURL == "" {
 		return ""
 	}
-	return strings.TrimRight(c.InterfaceURL, "/") + "/message:send"
+	return strings.TrimRight(c.InterfaceURL, "/") + sendPath
 }
 
 // ParseCard reads an Agent Card (DI-7..DI-9, MD-1). It never fails: a document

@@ -127,7 +127,7 @@ func (r *cardReader) deviceScheme(oauth object, path string) (deviceScheme, bool
 		} else if ClassifyScope(m.name, text) == EffectUnknown {
 			r.advise(path+"scopes."+m.name, "neither id nor description says whether it reads or changes something: agents will treat it as a change")
 		}
-		d.scopes = append(d.scopes, Scope{m.name, clean(text, maxScopeText)})
+		d.scopes = append(d.scopes, newScope(m.name, text))
 	}
 	if len(d.scopes) > maxScopes {
 		r.advise(path+"scopes", "only the first %d of %d are read", maxScopes, len(d.scopes))

@@ -198,3 +198,31 @@ func TestCrossOriginDelegation(t *testing.T) {
 		}
 	})
 }
+
+// DI-7, AD-8, AD-9, DI-5: a description counts whole, however little of it is
+// kept: what it says at its end decides on approval, and ends grants.
+func TestLongDescription(t *testing.T) {
+	describe := func(w *world, text string) {
+		w.biz.set(func(b *business) {
+			flow := b.card["securitySchemes"].(map[string]any)["user"].(map[string]any)["oauth2SecurityScheme"].(map[string]any)["flows"].(map[string]any)["deviceCode"].(map[string]any)
+			flow["scopes"].(map[string]any)["trips:read"] = text
+		})
+	}
+	long := "View your trips " + strings.Repeat("a", 600)
+	show := agent.SendRequest{Message: "Show my trips", Scopes: []string{"trips:read"}}
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		describe(w, long)
+		a := granted(w, 30*time.Minute, "trips:read")
+		w.send(a, owner(), show, agent.StatusReplied, "")
+		describe(w, long+" and cancel them")
+		v, err := a.Discover(t.Context(), owner(), agent.DiscoverRequest{CardURL: cardURL, Refresh: true})
+		if err != nil || v.Revision != 2 || len(v.Scopes[0].Description) != 500 {
+			t.Errorf("%+v, %v", v, err)
+		}
+		if g := onlyGrant(t, a); g.State != "invalid" || g.Reason != agent.ReasonCardSecurity {
+			t.Errorf("grant %+v", g)
+		}
+		w.send(a, owner(), show, agent.StatusApprovalRequired, agent.ReasonApprovalRequired)
+	})
+}

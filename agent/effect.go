@@ -114,7 +114,7 @@ func EffectOf(declared, text string, scopes []Scope) Effect {
 func EffectOfScopes(scopes []Scope) Effect {
 	e := EffectInspect
 	for _, s := range scopes {
-		e = max(e, ClassifyScope(s.ID, s.Description))
+		e = max(e, s.Effect())
 	}
 	return e
 }

@@ -81,6 +81,14 @@ func printScopes(p *printer, title string, scopes []agent.Scope) {
 		wide = max(wide, len([]rune(visible(s.ID))))
 	}
 	for _, s := range scopes {
-		p.labelled(fmt.Sprintf("  %-*s  ", min(wide, columns/2), visible(s.ID)), visible(or(s.Description, "-")))
+		p.labelled(fmt.Sprintf("  %-*s  ", min(wide, columns/2), visible(s.ID)), visible(or(s.Description, "-"))+cutShort(s))
 	}
+}
+
+// cutShort says that a description is longer than what is kept of it.
+func cutShort(s agent.Scope) string {
+	if s.Cut == nil {
+		return ""
+	}
+	return " … (the card says more)"
 }

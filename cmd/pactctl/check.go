@@ -259,7 +259,7 @@ func (c *checker) reportCard(doc document) error {
 		if i > 0 {
 			label = strings.Repeat(" ", len(label))
 		}
-		fields = append(fields, label, fmt.Sprintf("%-8s %s", agent.ClassifyScope(s.ID, s.Description), s.ID))
+		fields = append(fields, label, fmt.Sprintf("%-8s %s", s.Effect(), s.ID))
 	}
 	if len(doc.hops) > 1 {
 		fields = append(fields, "Served by", doc.hops[len(doc.hops)-1])
