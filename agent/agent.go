@@ -115,7 +115,9 @@ func Open(cfg Config) (*Agent, error) {
 	}
 	a.connect()
 	a.keys = &jwks.Cache{Now: cfg.Now, Fetch: a.fetchKeys, TTL: cfg.Params.KeysTTL, RefetchEvery: cfg.Params.KeysRefetch}
-	if err := a.recover(context.Background()); err != nil {
+	// With a damaged store Doctor must be able to say so; nothing is sent, for every
+	// operation recovers first.
+	if err := a.recover(context.Background()); err != nil && !errors.Is(err, ErrDamaged) {
 		a.Close()
 		return nil, fmt.Errorf("agent: recover: %w", err)
 	}

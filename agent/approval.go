@@ -2,8 +2,8 @@ package agent
 
 import (
 	"context"
-	"fmt"
 	"reflect"
+	"strings"
 )
 
 // approval is what the owner decided on. What is sent is held to it (AP-3).
@@ -67,6 +67,9 @@ func (a *Agent) decide(ctx context.Context, op *operation, req ApprovalRequest, 
 	op.result.Approval = req.view()
 	if c.Approve == nil || c.Human != HumanInteractive {
 		reason := ReasonApprovalRequired
+		if req.Exceeds && req.Effect == EffectInspect { // AD-9: the token alone asks for it
+			reason = ReasonTokenExceeds
+		}
 		if c.Human == HumanNone && c.Origin == OriginOwner {
 			reason = ReasonApprovalUnavailable
 		}
@@ -75,10 +78,10 @@ func (a *Agent) decide(ctx context.Context, op *operation, req ApprovalRequest, 
 			why = "it asks what became of a message that may change something, and a business that never got it carries it out now"
 		}
 		if req.Exceeds {
-			why = "the permission's token can do more than it needs (" + ReasonTokenExceeds + ")"
+			why = "the permission's token can do more than it needs"
 		}
 		if req.Changed {
-			why = fmt.Sprintf("it differs from what was approved: it now needs %v", ids(req.Scopes))
+			why = "it differs from what was approved: it now needs " + or(strings.Join(shown(ids(req.Scopes)), ", "), "no permission")
 		}
 		return false, refuse(StatusApprovalRequired, reason, "the owner must approve this: %s", why)
 	}
@@ -130,8 +133,9 @@ func (p *approval) same(req ApprovalRequest) bool {
 
 func (r ApprovalRequest) view() *ApprovalView {
 	return &ApprovalView{
-		Destination: r.Destination, Message: r.Message, Effect: r.Effect,
-		Scopes: ids(r.Scopes), Digest: r.Digest, Exceeds: r.Exceeds, SentBefore: r.SentBefore,
+		BusinessName: r.Business, Destination: r.Destination, Message: r.Message, Effect: r.Effect,
+		Scopes: ids(r.Scopes), Permissions: r.Scopes, Digest: r.Digest, Exceeds: r.Exceeds, TokenPermissions: r.TokenScopes,
+		Changed: r.Changed, SentBefore: r.SentBefore,
 	}
 }
 

@@ -57,7 +57,11 @@ func TestPreConfirmationCoversTheRequestAlone(t *testing.T) {
 							t.Errorf("asked %d times", asked)
 						}
 					} else {
-						w.send(a, p, c.req, agent.StatusApprovalRequired, agent.ReasonApprovalRequired)
+						reason := agent.ReasonApprovalRequired
+						if !c.stepUp { // AD-9: the token alone asks for it
+							reason = agent.ReasonTokenExceeds
+						}
+						w.send(a, p, c.req, agent.StatusApprovalRequired, reason)
 					}
 					for _, u := range w.biz.sent() {
 						if u.delegation != "" {

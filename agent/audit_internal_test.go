@@ -20,7 +20,7 @@ func TestDurations(t *testing.T) {
 		"ConsentMax": {p.ConsentMax, 1800 * s}, "PollMin": {p.PollMin, 2 * s}, "PollDefault": {p.PollDefault, 5 * s},
 		"PollMax": {p.PollMax, 60 * s}, "PollSlowDown": {p.PollSlowDown, 5 * s}, "PollRetryAfter": {p.PollRetryAfter, 10 * s}, "PollLease": {p.PollLease, 45 * s},
 		"GrantLife": {p.GrantLife, 720 * time.Hour}, "RefreshAt": {p.RefreshAt, 60 * s},
-		"TurnLease": {p.TurnLease, 180 * s}, "RateWait": {p.RateWait, 5 * s}, "RateWaitMax": {p.RateWaitMax, 120 * s},
+		"TurnLease": {p.TurnLease, 180 * s}, "RateWait": {p.RateWait, 5 * s}, "RateWaitMax": {p.RateWaitMax, 120 * s}, "SettleAfter": {p.SettleAfter, 24 * time.Hour},
 		"assertionLife": {assertionLife, 60 * s}, "maxTokenLife": {maxTokenLife, 300 * s}, "maxTokenSkew": {maxTokenSkew, 30 * s}, "receiptSlack": {receiptSlack, 300 * s},
 	} {
 		if c[0] != c[1] {

@@ -94,6 +94,18 @@ func (c Caller) owner() bool { return c.Origin == OriginOwner || c.Origin == Ori
 // surface reports the owner on their own command line, in no task.
 func (c Caller) surface() bool { return c.Task == nil && c.Origin == OriginOwnerCLI }
 
+// mustBeSurface refuses what the owner does with their own hands alone, and no
+// task in their name. what is what is refused, for people.
+func (c Caller) mustBeSurface(what string) error {
+	switch {
+	case c.surface():
+		return nil
+	case c.owner():
+		return refuse(StatusBlocked, ReasonDelegationRequired, "only the owner may %s, outside any task; this call is by task %q", what, c.taskID())
+	}
+	return refuse(StatusBlocked, ReasonDelegationRequired, "only the owner may %s; this call is by %q", what, c.Origin)
+}
+
 func (c Caller) tell(e Event) {
 	if c.Progress != nil {
 		c.Progress(e)

@@ -65,11 +65,12 @@ const (
 type Scope struct {
 	ID          string `json:"id"`
 	Description string `json:"description"`
-	// Cut is there if Description is only the beginning of the card's (DI-7).
+	// Cut is there if Description is not all of the card's: only its beginning (DI-7),
+	// or redacted (RD-2).
 	Cut *Cut `json:"cut,omitzero"`
 }
 
-// Cut is what counts of a description that is longer than what is kept of it.
+// Cut is what counts of a description that is more than what is kept of it.
 type Cut struct {
 	Effect Effect `json:"effect"` // the scope's class by all of it (AD-8)
 	Digest string `json:"sha256"` // of all of it, hex (DI-5)
@@ -85,7 +86,7 @@ func (s Scope) Effect() Effect {
 
 // newScope keeps of a description what is shown of it.
 func newScope(id, description string) Scope {
-	s := Scope{ID: id, Description: clean(description, maxScopeText)}
+	s := Scope{ID: id, Description: safe(description, maxScopeText)}
 	if whole := clean(description, len(description)); whole != s.Description {
 		s.Cut = &Cut{ClassifyScope(id, description), digest([]byte(description))}
 	}
@@ -154,9 +155,9 @@ func (c Card) SendURL() string {
 // does not know are ignored; repeated ones, and wrong types in those it knows,
 // are not.
 func ParseCard(data []byte, rules URLRules) Card {
-	r := &cardReader{reader: reader{reason: ReasonInvalidCard}, rules: rules}
+	r := &cardReader{reader: reader{reason: ReasonInvalidCard, most: maxCardEntries}, rules: rules}
 	card := r.card(data)
-	card.Advice = r.advice
+	card.Advice = r.advice.problems
 	slices.SortStableFunc(r.problems, func(a, b Problem) int {
 		return slices.Index(cardReasons, a.Reason) - slices.Index(cardReasons, b.Reason)
 	})
@@ -165,7 +166,7 @@ func ParseCard(data []byte, rules URLRules) Card {
 		return card
 	}
 	return Card{
-		Reason: r.problems[0].Reason, Problems: r.problems, Advice: r.advice,
+		Reason: r.problems[0].Reason, Problems: r.problems, Advice: r.advice.problems,
 		Name: card.Name, Description: card.Description, Version: card.Version,
 		Organization: card.Organization, Skills: card.Skills, Fingerprint: card.Fingerprint,
 	}
@@ -174,11 +175,11 @@ func ParseCard(data []byte, rules URLRules) Card {
 type cardReader struct {
 	reader
 	rules  URLRules
-	advice []Problem
+	advice reader
 }
 
 func (r *cardReader) advise(field, format string, args ...any) {
-	r.advice = append(r.advice, Problem{"advice", field, fmt.Sprintf(format, args...)})
+	r.advice.add("advice", field, format, args...)
 }
 
 func (r *cardReader) card(data []byte) Card {
@@ -194,12 +195,12 @@ func (r *cardReader) card(data []byte) Card {
 	}
 	card := Card{
 		Fingerprint: digest(canon),
-		Name:        clean(r.text(o, "", "name", true), maxName),
-		Description: clean(r.text(o, "", "description", true), maxDescription),
-		Version:     clean(r.text(o, "", "version", true), maxName),
+		Name:        safe(r.text(o, "", "name", true), maxName),
+		Description: safe(r.text(o, "", "description", true), maxDescription),
+		Version:     safe(r.text(o, "", "version", true), maxName),
 	}
 	if p, ok := r.object(o, "", "provider", false); ok {
-		card.Organization = clean(r.text(p, "provider.", "organization", false), maxOrganization)
+		card.Organization = safe(r.text(p, "provider.", "organization", false), maxOrganization)
 	}
 	r.texts(o, "", "defaultInputModes", true)
 	r.texts(o, "", "defaultOutputModes", true)
@@ -217,22 +218,20 @@ func (r *cardReader) card(data []byte) Card {
 
 func (r *cardReader) skills(o object) []Skill {
 	var out []Skill
+	found := 0
 	for i, s := range r.objects(o, "", "skills", true) {
 		if s == nil {
 			continue
 		}
 		path := fmt.Sprintf("skills[%d].", i)
 		r.texts(s, path, "tags", true)
-		skill := Skill{
-			ID:          clean(r.text(s, path, "id", true), maxSkillID),
-			Name:        clean(r.text(s, path, "name", true), maxSkillName),
-			Description: clean(r.text(s, path, "description", true), maxSkillText),
+		id, name, text := r.text(s, path, "id", true), r.text(s, path, "name", true), r.text(s, path, "description", true)
+		if found++; found <= maxSkills {
+			out = append(out, Skill{safe(id, maxSkillID), safe(name, maxSkillName), safe(text, maxSkillText)})
 		}
-		out = append(out, skill)
 	}
-	if len(out) > maxSkills {
-		r.advise("skills", "only the first %d of %d are read", maxSkills, len(out))
-		out = out[:maxSkills]
+	if found > maxSkills {
+		r.advise("skills", "only the first %d of %d are read", maxSkills, found)
 	}
 	return out
 }

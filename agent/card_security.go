@@ -17,8 +17,12 @@ type deviceScheme struct {
 // that a requirement names together with it.
 func (r *cardReader) security(o object, card *Card) {
 	var identity []string
+	isIdentity := map[string]bool{}
 	devices := map[string]deviceScheme{}
 	schemes, _ := r.object(o, "", "securitySchemes", false)
+	if r.tooMany(len(schemes), "securitySchemes") {
+		schemes = nil
+	}
 	for _, m := range schemes {
 		path := "securitySchemes." + m.name + "."
 		s, err := parseObject(m.value)
@@ -32,6 +36,7 @@ func (r *cardReader) security(o object, card *Card) {
 			format := r.text(h, path, "bearerFormat", false)
 			if strings.EqualFold(scheme, "Bearer") && strings.EqualFold(format, "JWT") {
 				identity = append(identity, m.name)
+				isIdentity[m.name] = true
 			}
 		}
 		if oauth, ok := r.object(s, path, "oauth2SecurityScheme", false); ok {
@@ -43,12 +48,16 @@ func (r *cardReader) security(o object, card *Card) {
 
 	var alone, delegation []string
 	for i, req := range r.objects(o, "", "securityRequirements", false) {
-		named, _ := r.object(req, fmt.Sprintf("securityRequirements[%d].", i), "schemes", false)
+		path := fmt.Sprintf("securityRequirements[%d].", i)
+		named, _ := r.object(req, path, "schemes", false)
+		if r.tooMany(len(named), path+"schemes") {
+			continue
+		}
 		ids, devs, others := 0, []string(nil), 0
 		for _, m := range named {
 			if _, ok := devices[m.name]; ok {
 				devs = append(devs, m.name)
-			} else if slices.Contains(identity, m.name) {
+			} else if isIdentity[m.name] {
 				ids++
 			} else {
 				others++
@@ -117,7 +126,10 @@ func (r *cardReader) deviceScheme(oauth object, path string) (deviceScheme, bool
 	d.tokenURL = r.text(flow, path, "tokenUrl", true)
 	d.refreshURL = r.text(flow, path, "refreshUrl", false)
 	scopes, _ := r.object(flow, path, "scopes", true)
-	for _, m := range scopes {
+	if r.tooMany(len(scopes), path+"scopes") {
+		scopes = nil
+	}
+	for i, m := range scopes {
 		if !scopeID.MatchString(m.name) {
 			r.add(ReasonInvalidCard, path+"scopes", "%q is not a scope id", m.name)
 		}
@@ -127,11 +139,12 @@ func (r *cardReader) deviceScheme(oauth object, path string) (deviceScheme, bool
 		} else if ClassifyScope(m.name, text) == EffectUnknown {
 			r.advise(path+"scopes."+m.name, "neither id nor description says whether it reads or changes something: agents will treat it as a change")
 		}
-		d.scopes = append(d.scopes, newScope(m.name, text))
+		if i < maxScopes {
+			d.scopes = append(d.scopes, newScope(m.name, text))
+		}
 	}
-	if len(d.scopes) > maxScopes {
-		r.advise(path+"scopes", "only the first %d of %d are read", maxScopes, len(d.scopes))
-		d.scopes = d.scopes[:maxScopes]
+	if len(scopes) > maxScopes {
+		r.advise(path+"scopes", "only the first %d of %d are read", maxScopes, len(scopes))
 	}
 	return d, true
 }

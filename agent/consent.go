@@ -161,7 +161,20 @@ func (a *Agent) settledRefusal(ctx context.Context, op *operation, z *authorizat
 	case authorizationCancelled:
 		status = StatusCancelled
 	}
-	return refuse(status, z.Reason, "the sign-in ended: %s", z.State)
+	return refuse(status, z.Reason, "the sign-in ended: %s", or(signInEnds[z.Reason], z.State))
+}
+
+// signInEnds says why a sign-in brought nothing.
+var signInEnds = map[Reason]string{
+	ReasonGrantRefused:    "the token that came is not what was asked for, and was not kept",
+	ReasonPollFailed:      "the business did not answer any more whether you had signed in",
+	ReasonAccessDenied:    "it was not allowed there",
+	ReasonConsentExpired:  "it was not finished in time",
+	ReasonUserCancelled:   "it was given up",
+	ReasonSecretMissing:   "its codes were lost with the profile's key",
+	ReasonConsentRejected: "the business ended it with an error",
+	ReasonCardChanged:     "the business's card changed meanwhile",
+	ReasonSubjectChanged:  "the signer names you otherwise than before",
 }
 
 // partialRefusal tells what the owner granted at the business, when it is less
@@ -393,7 +406,8 @@ func (a *Agent) Authorizations(ctx context.Context, c Caller) ([]AuthorizationVi
 }
 
 // CancelAuthorization gives a pending sign-in up, as the owner does who dismisses
-// its card (DA-13); one that ended stays as it ended. Errors wrap ErrNotFound.
+// its card (DA-13); one that ended stays as it ended. A task gives up its own, the
+// owner outside any task all of them. Errors wrap ErrNotFound.
 func (a *Agent) CancelAuthorization(ctx context.Context, c Caller, id string) (AuthorizationView, error) {
 	if err := c.check(); err != nil {
 		return AuthorizationView{}, err
@@ -401,7 +415,17 @@ func (a *Agent) CancelAuthorization(ctx context.Context, c Caller, id string) (A
 	if !c.owner() {
 		return AuthorizationView{}, refuse(StatusBlocked, ReasonDelegationRequired, "only the owner may cancel a sign-in; this call is by %q", c.Origin)
 	}
-	z, err := a.settleOnce(ctx, c.Principal, id, authorizationCancelled, ReasonUserCancelled)
+	var z *authorization
+	err := a.store.View(ctx, func(tx Tx) (err error) {
+		z, err = get[authorization](tx, c.Principal, id)
+		return err
+	})
+	if err == nil && !c.surface() && z.Task != c.taskID() {
+		return AuthorizationView{}, refuse(StatusBlocked, ReasonOtherTask, "a task may cancel no sign-in but its own")
+	}
+	if err == nil {
+		z, err = a.settleOnce(ctx, c.Principal, id, authorizationCancelled, ReasonUserCancelled)
+	}
 	if err != nil {
 		return AuthorizationView{}, fmt.Errorf("cancel the sign-in: %w", err)
 	}

@@ -260,7 +260,7 @@ func TestGrantedLessOrMore(t *testing.T) {
 			t.Errorf("asked %+v", asked)
 		}
 		w.send(a, c, req, agent.StatusReplied, "")
-		w.send(a, owner(), req, agent.StatusApprovalRequired, agent.ReasonApprovalRequired)
+		w.send(a, owner(), req, agent.StatusApprovalRequired, agent.ReasonTokenExceeds)
 	})
 }
 
@@ -411,4 +411,25 @@ func TestSignInSite(t *testing.T) {
 			})
 		})
 	}
+}
+
+// RS-4, DI-3: before the link of a pending sign-in is shown again, a card whose
+// time is over is looked at again.
+func TestWaitWithAnotherCard(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		a := w.enrolled()
+		r, err := a.Authorize(t.Context(), owner(), agent.AuthorizeRequest{Business: cardURL, Scopes: []string{"trips:read"}})
+		if err != nil || r.Reason != agent.ReasonSignInPending {
+			t.Fatalf("%+v, %v", r, err)
+		}
+		time.Sleep(6 * time.Minute)
+		w.biz.set(func(b *business) { b.card["supportedInterfaces"].([]any)[0].(map[string]any)["tenant"] = "x" })
+		c := w.person()
+		c.SignIn = func(context.Context, agent.SignIn) error { t.Error("the link was shown"); return nil }
+		r, err = a.WaitAuthorization(t.Context(), c, r.Authorization.ID)
+		if err != nil || r.Status != agent.StatusFailed || r.Reason != agent.ReasonCardChanged || len(w.calls(egress.Token)) != 0 {
+			t.Errorf("%+v, %v; %d polls", r, err, len(w.calls(egress.Token)))
+		}
+	})
 }

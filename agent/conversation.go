@@ -99,29 +99,40 @@ func (a *Agent) awaiting(ctx context.Context, op *operation, state string) error
 // whileHeld runs f, which may take long, with the turn's lease renewed meanwhile
 // (CV-2). If somebody else takes the turn over, f's context ends.
 func (a *Agent) whileHeld(ctx context.Context, op *operation, f func(context.Context) error) error {
+	return whileLeased(ctx, a.params.TurnLease, func(ctx context.Context) error { return a.renewTurn(ctx, op) }, f)
+}
+
+// whileLeased runs f with a lease renewed meanwhile, by another goroutine. A renewal
+// that ends with a *Refusal says that the lease is lost: then f's context ends, and
+// that is the error.
+func whileLeased(ctx context.Context, lease time.Duration, renew, f func(context.Context) error) error {
 	held, stop := context.WithCancelCause(ctx)
+	var lost error
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		renew := time.NewTicker(a.params.TurnLease / 3)
-		defer renew.Stop()
+		t := time.NewTicker(max(lease/3, 1))
+		defer t.Stop()
 		for {
 			select {
 			case <-held.Done():
 				return
-			case <-renew.C:
+			case <-t.C:
 			}
 			// A store that fails now may work the next time; whoever goes on asks anew.
-			if err := a.renewTurn(held, op); ReasonOf(err) == ReasonBusy {
+			if err := renew(held); ReasonOf(err) != "" {
+				lost = err
 				stop(err)
 				return
 			}
 		}
 	}()
-	defer func() { <-ended }()
-	defer stop(nil)
-	err := f(held)
-	if lost := context.Cause(held); ReasonOf(lost) == ReasonBusy {
+	err := func() error {
+		defer func() { <-ended }()
+		defer stop(nil)
+		return f(held)
+	}()
+	if lost != nil {
 		return lost
 	}
 	return err

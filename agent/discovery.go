@@ -21,7 +21,7 @@ import (
 // DiscoverRequest names a business: by exactly one of its domain and its card's
 // URL (DI-1).
 type DiscoverRequest struct {
-	Domain  string
+	Domain  string // or the id of a business that is known
 	CardURL string
 	Refresh bool // fetch also if a stored card is still good
 }
@@ -98,11 +98,25 @@ func (a *Agent) Discover(ctx context.Context, c Caller, req DiscoverRequest) (Bu
 }
 
 func (a *Agent) discover(ctx context.Context, c Caller, req DiscoverRequest) (*business, error) {
+	var b *business
+	if id := req.Domain; !strings.Contains(id, ".") && req.CardURL == "" { // no domain: an id, if anything
+		err := a.store.View(ctx, func(tx Tx) (err error) {
+			b, err = get[business](tx, c.Principal, id)
+			return err
+		})
+		switch {
+		case err == nil:
+			req.Domain, req.CardURL = "", b.Key
+		case !errors.Is(err, ErrNotFound):
+			return nil, fmt.Errorf("read the business: %w", err)
+		case strings.HasPrefix(id, "b-"):
+			return nil, refuse(StatusFailed, ReasonNotFound, "no business of the id %q is known here: discover it by its domain or its card's URL", truncate(id, maxScopeID))
+		}
+	}
 	cardURL, domain, err := req.url(a.rules())
 	if err != nil {
 		return nil, err
 	}
-	var b *business
 	err = a.store.View(ctx, func(tx Tx) (err error) {
 		b, err = findOne[business](tx, Query{Principal: c.Principal, Key: cardURL})
 		return err
@@ -275,6 +289,14 @@ func (a *Agent) currentBusiness(ctx context.Context, c Caller, name string) (*bu
 		return b, refuse(StatusUnsupported, reason, "%s", problemText(b.Card.Problems))
 	}
 	return b, nil
+}
+
+// revalidate fetches a card again whose time is over (DI-3). One that cannot be
+// fetched now changes nothing (DI-11); no send goes by it.
+func (a *Agent) revalidate(ctx context.Context, c Caller, b *business) {
+	if !a.now().Before(b.Expires) {
+		_, _ = a.fetchCard(ctx, c, b)
+	}
 }
 
 // BusinessView is a business as a surface shows it. Its texts are untrusted

@@ -2,6 +2,7 @@ package agent_test
 
 import (
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -217,7 +218,7 @@ func TestLongDescription(t *testing.T) {
 		w.send(a, owner(), show, agent.StatusReplied, "")
 		describe(w, long+" and cancel them")
 		v, err := a.Discover(t.Context(), owner(), agent.DiscoverRequest{CardURL: cardURL, Refresh: true})
-		if err != nil || v.Revision != 2 || len(v.Scopes[0].Description) != 500 {
+		if err != nil || v.Revision != 2 || slices.ContainsFunc(v.Scopes, func(s agent.Scope) bool { return len(s.Description) > 500 }) {
 			t.Errorf("%+v, %v", v, err)
 		}
 		if g := onlyGrant(t, a); g.State != "invalid" || g.Reason != agent.ReasonCardSecurity {

@@ -205,6 +205,8 @@ func (d *doctor) fix(reason Reason) string {
 		return "unset PACT_DISABLED"
 	case ReasonDisabledByAdmin:
 		return "ask the administrator; pactctl policy show tells where it is said"
+	case ReasonBlockedByAdmin, string(egress.PolicyDenied):
+		return "the administrator's policy blocks that: ask them; pactctl policy show tells what it blocks"
 	case ReasonDisabledInSettings:
 		if d.id == nil {
 			return d.enroll()
@@ -295,7 +297,11 @@ func (d *doctor) store(ctx context.Context) Check {
 	if !can {
 		return unknown("this store cannot look itself over")
 	}
-	if err := s.Check(ctx); err != nil {
+	err := s.Check(ctx)
+	if err == nil {
+		err = d.a.store.View(ctx, readable)
+	}
+	if err != nil {
 		return failed("end every program that uses the profile, keep a copy of its folder, and restore the folder from a backup", "%v", err)
 	}
 	return ok("sound, and durable")
@@ -362,6 +368,8 @@ func (d *doctor) keySet(ctx context.Context) Check {
 	u := d.id.Issuer + "/.well-known/jwks.json"
 	resp, err := d.a.do(ctx, egress.Request{Purpose: egress.JWKS, Method: http.MethodGet, URL: u})
 	switch {
+	case egress.CodeOf(err) == egress.PolicyDenied:
+		return failed(d.fix(string(egress.PolicyDenied)), "%s", RedactText(err.Error()))
 	case err != nil:
 		return failed("see that it can be reached: without it businesses refuse the signer's tokens", "%s", RedactText(err.Error()))
 	case resp.Status != http.StatusOK:

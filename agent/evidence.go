@@ -94,22 +94,19 @@ func (a *Agent) keepReceipt(tx Tx, op *operation, r *receipt, s receiptSecret) e
 	if err := put(tx, r); err != nil {
 		return err
 	}
-	all, err := find[receipt](tx, Query{Principal: r.Principal})
+	old, err := find[receipt](tx, Query{Principal: r.Principal, Offset: maxReceipts})
 	if err != nil {
 		return err
 	}
-	open, err := find[block](tx, Query{Principal: r.Principal, States: []string{blockOpen}})
-	if err != nil {
-		return err
-	}
-	for i := maxReceipts; i < len(all); i++ {
-		if slices.ContainsFunc(open, func(b *block) bool { return b.Key == all[i].ID }) {
+	for _, o := range old {
+		b, err := findOne[block](tx, Query{Principal: r.Principal, Key: o.ID})
+		switch {
+		case err == nil && b.State == blockOpen:
 			continue
-		}
-		if err := tx.Delete(KindReceipt, r.Principal, all[i].ID); err != nil {
+		case err != nil && !errors.Is(err, ErrNotFound):
 			return err
 		}
-		if err := tx.DeleteSecret(all[i].ID); err != nil {
+		if err := errors.Join(tx.Delete(KindReceipt, r.Principal, o.ID), tx.DeleteSecret(o.ID)); err != nil {
 			return err
 		}
 	}

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -89,13 +90,13 @@ type exportedBusiness struct {
 }
 
 // ExportReceipt makes a receipt into a document that can be checked again years
-// later. It takes the owner. Errors wrap ErrNotFound.
+// later. It takes the owner, outside any task (EV-9). Errors wrap ErrNotFound.
 func (a *Agent) ExportReceipt(ctx context.Context, c Caller, id string) (ReceiptExport, error) {
 	if err := c.check(); err != nil {
 		return ReceiptExport{}, err
 	}
-	if !c.owner() {
-		return ReceiptExport{}, refuse(StatusBlocked, ReasonDelegationRequired, "only the owner may export a receipt; this call is by %q", c.Origin)
+	if err := c.mustBeSurface("export a receipt"); err != nil {
+		return ReceiptExport{}, err
 	}
 	var r *receipt
 	var m *message
@@ -132,11 +133,40 @@ func (a *Agent) ExportReceipt(ctx context.Context, c Caller, id string) (Receipt
 	if doc.Keys == nil && slices.Contains(r.Issues, IssueUnknownKey) {
 		doc.Keys = jsontext.Value(`{"keys":[]}`)
 	}
-	data, err := json.Marshal(doc, jsontext.WithIndent("  "))
+	data, err := doc.text()
 	if err != nil {
 		return ReceiptExport{}, fmt.Errorf("receipt %s: %w", r.ID, err)
 	}
-	return ReceiptExport{ID: r.ID, Verdict: Verdict(r.State), document: append(data, '\n')}, nil
+	if len(data) > maxExport {
+		return ReceiptExport{}, fmt.Errorf("receipt %s: its export would have %d bytes, and one that can be checked has %d at most", r.ID, len(data), maxExport)
+	}
+	return ReceiptExport{ID: r.ID, Verdict: Verdict(r.State), document: data}, nil
+}
+
+// text is the document, indented for people but for what the business sent: the
+// indentation of that could be longer than all the rest.
+func (d exported) text() ([]byte, error) {
+	data, err := json.Marshal(d)
+	if err != nil {
+		return nil, err
+	}
+	members, err := parseObject(data)
+	if err != nil {
+		return nil, err
+	}
+	var b bytes.Buffer
+	before := "{"
+	for _, m := range members {
+		if m.name != "receipt" && m.name != "keys" {
+			if err := m.value.Indent(jsontext.WithIndentPrefix("  "), jsontext.WithIndent("  ")); err != nil {
+				return nil, err
+			}
+		}
+		fmt.Fprintf(&b, "%s\n  %q: %s", before, m.name, m.value)
+		before = ","
+	}
+	b.WriteString("\n}\n")
+	return b.Bytes(), nil
 }
 
 // Where the keys of an ExportCheck are from.
@@ -232,7 +262,7 @@ func readExport(data []byte) (exported, error) {
 		{"heldTo.brand", doc.HeldTo.Brand != ""},
 		{"heldTo.grantScopes", doc.HeldTo.GrantScopes != nil},
 		{"heldTo.sentAt", !doc.HeldTo.SentAt.IsZero()},
-		{"heldTo.receivedAt", !doc.HeldTo.ReceivedAt.Before(doc.HeldTo.SentAt)},
+		{"heldTo.receivedAt", !doc.HeldTo.ReceivedAt.IsZero()}, // a clock that was set back may make it the sooner
 		{"recorded.verdict", slices.Contains(delegatedVerdicts, doc.Recorded.Verdict)},
 		{"message.bodySha256", doc.Message.Digest != ""},
 		{"business.interfaceUrl", doc.Business.InterfaceURL == doc.HeldTo.Brand},
@@ -264,6 +294,14 @@ func (d exported) check(keys KeyFinder, from string) ExportCheck {
 		GrantScopes: d.HeldTo.GrantScopes, SentAt: d.HeldTo.SentAt, ReceivedAt: d.HeldTo.ReceivedAt,
 		Seen: func(string) bool { return d.HeldTo.AttachedElsewhere },
 	}, finder)
+	for i, p := range e.Problems { // these say of the keys at hand what of a turn they say of the business
+		switch p.Reason {
+		case IssueUnknownKey:
+			e.Problems[i].Detail = "the key set has no such key"
+		case IssueKeysUnavailable:
+			e.Problems[i].Detail = "there are no keys to verify it by"
+		}
+	}
 	return ExportCheck{
 		Verdict: e.Verdict, Issues: nonNil(e.Issues), Problems: e.Problems,
 		Recorded: d.Recorded.Verdict, RecordedIssues: shown(d.Recorded.Issues), Agrees: e.Verdict == d.Recorded.Verdict,

@@ -250,13 +250,14 @@ type DisconnectView struct {
 }
 
 // Disconnect deletes a grant's tokens here, and revokes them at the business if
-// its metadata has an endpoint for it (GR-9; RFC 7009). Errors wrap ErrNotFound.
+// its metadata has an endpoint for it (GR-9; RFC 7009). It takes the owner, or a
+// task that may act. Errors wrap ErrNotFound.
 func (a *Agent) Disconnect(ctx context.Context, c Caller, grantID string) (DisconnectView, error) {
 	if err := c.check(); err != nil {
 		return DisconnectView{}, err
 	}
-	if !c.owner() {
-		return DisconnectView{}, refuse(StatusBlocked, ReasonDelegationRequired, "only the owner may disconnect a permission; this call is by %q", c.Origin)
+	if err := c.mayAct("disconnect a permission"); err != nil { // AD-2, AD-4
+		return DisconnectView{}, err
 	}
 	var g *grant
 	var b *business

@@ -224,6 +224,9 @@ func (n *wire) Do(ctx context.Context, req egress.Request) (egress.Response, err
 		if lost := serve(h, rec, r); lost {
 			return fail(egress.Network, true)
 		}
+		if req.Purpose == egress.Message && rec.Body.Len() > 512<<10 {
+			return fail(egress.TooLarge, true)
+		}
 		if to := rec.Header().Get("Location"); to != "" && req.Method == "GET" {
 			raw, header = to, nil
 			continue

@@ -1,8 +1,12 @@
 package agent
 
 import (
+	"cmp"
 	"context"
+	"net/url"
+	"path"
 	"slices"
+	"strings"
 )
 
 // mayChange reports a message that may have an effect at its business.
@@ -36,8 +40,8 @@ func (a *Agent) heldBack(tx Tx, op *operation, effect Effect, self string) error
 		return err
 	}
 	for _, b := range open {
-		if there(b.Business, Card{InterfaceURL: b.InterfaceURL}.SendURL()) {
-			return refuse(StatusBlocked, ReasonEvidenceReview, "changes here are held back: the evidence of an earlier turn is %s. "+
+		if there(b.Business, b.InterfaceURL) {
+			return refuse(StatusBlocked, ReasonEvidenceReview, "changes here are held back: the verdict on the evidence of an earlier turn is %s. "+
 				"Look at it with pactctl review show %s. Inspections still work", b.Reason, b.Key)
 		}
 	}
@@ -59,6 +63,7 @@ func (a *Agent) unresolved(tx Tx, op *operation, effect Effect, self string) err
 		switch {
 		case m.ID == self || !m.mayChange() || !m.Acknowledged.IsZero() || !there(m.Business, m.SendURL):
 		case m.State == messageUnknown || !a.held(&m.Head): // RS-1
+			op.open = m
 			return refuse(StatusBlocked, ReasonUnresolved, "it is not known whether message %s was carried out, so nothing more is sent there. "+
 				"See what it was with pactctl review show %s, and ask what became of it with pactctl reconcile %s. Do not repeat it by another route", m.ID, m.ID, m.Conversation)
 		case effect != EffectInspect:
@@ -69,20 +74,36 @@ func (a *Agent) unresolved(tx Tx, op *operation, effect Effect, self string) err
 }
 
 // sameBusiness tells whether something belongs to a business, by whichever of
-// its cards: what holds one way to an interface back holds them all. What was sent
-// is known by where it went, for a card may change or turn unsupported.
-func sameBusiness(tx Tx, b *business) (func(id, sendURL string) bool, error) {
+// its cards: what holds one way to an interface back holds them all, however they
+// spell it. What was sent is known by where it went, for a card may change or turn
+// unsupported: to is an interface URL, or one that messages go to.
+func sameBusiness(tx Tx, b *business) (func(id, to string) bool, error) {
 	all, err := find[business](tx, Query{Principal: b.Principal})
 	if err != nil {
 		return nil, err
 	}
-	url, ids := b.Card.SendURL(), []string{b.ID}
+	at, ids := place(b.Card.InterfaceURL), []string{b.ID}
 	for _, o := range all {
-		if url != "" && o.Card.SendURL() == url {
+		if at != "" && place(o.Card.InterfaceURL) == at {
 			ids = append(ids, o.ID)
 		}
 	}
-	return func(id, sendURL string) bool {
-		return slices.Contains(ids, id) || sendURL != "" && sendURL == url
+	return func(id, to string) bool {
+		return slices.Contains(ids, id) || at != "" && place(to) == at
 	}, nil
+}
+
+// place is one spelling of an interface URL, or of the URL that messages go to
+// there, to tell whether two are the same place. It is not for the wire (UR-7).
+func place(raw string) string {
+	raw = strings.TrimSuffix(raw, sendPath)
+	u, err := url.Parse(raw)
+	if raw == "" || err != nil {
+		return raw
+	}
+	at := cmp.Or(Origin(u), u.Scheme+"://"+u.Host) + strings.TrimRight(path.Clean("/"+u.Path), "/")
+	if u.RawQuery != "" {
+		at += "?" + strings.TrimRight(u.RawQuery, "/")
+	}
+	return at
 }

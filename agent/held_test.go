@@ -151,6 +151,73 @@ func TestHeldBackByEachWayToTheInterface(t *testing.T) {
 	})
 }
 
+// CV-4, EV-6, UR-7: another spelling of the interface's URL, on another card, is no
+// way around what is held back there. It is sent to as it is spelt.
+func TestHeldBackByEachSpelling(t *testing.T) {
+	respell := func(w *world, url string) {
+		w.biz.set(func(b *business) {
+			b.card["supportedInterfaces"] = []any{map[string]any{"url": url, "protocolBinding": "HTTP+JSON", "protocolVersion": "1.0"}}
+			b.card["securitySchemes"] = map[string]any{"pa": map[string]any{"httpAuthSecurityScheme": map[string]any{"scheme": "Bearer", "bearerFormat": "JWT"}}}
+			b.card["securityRequirements"] = []any{map[string]any{"schemes": map[string]any{"pa": map[string]any{"list": []any{}}}}}
+			b.answer, b.receipt = nil, nil
+		})
+	}
+	for _, c := range []struct {
+		url  string
+		same bool
+	}{
+		{provider + ":443/a2a/air", true},
+		{"https://Provider.Example.COM/a2a/air", true},
+		{"https://provider.example.com./a2a/air", true},
+		{provider + "/a2a/%61ir", true},
+		{provider + "/a2a/air//", true},
+		{provider + "/a2a//air", true},
+		{provider + "/a2a/./air", true},
+		{provider + "/a2a/x/../air", true},
+		{provider + "/a2a/air?", true},
+		{provider + "/a2a/Air", false},
+		{provider + "/a2a/air2", false},
+	} {
+		for name, hold := range map[string]func(*world, *agent.Agent) (reason string){
+			"unknown outcome": func(w *world, a *agent.Agent) string {
+				w.biz.loses("Cancel")
+				w.send(a, w.person(), cancelTrip, agent.StatusUnknown, "network")
+				return agent.ReasonUnresolved
+			},
+			"evidence": func(w *world, a *agent.Agent) string {
+				w.biz.set(func(b *business) { b.receipt = func(_, e map[string]any) { e["none"] = true } })
+				w.send(a, w.person(), cancelTrip, agent.StatusReplied, "")
+				return agent.ReasonEvidenceReview
+			},
+		} {
+			t.Run(name+" "+c.url, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					w := newWorld(t)
+					a := granted(w, 50*time.Minute, "trips:cancel")
+					reason := hold(w, a)
+					respell(w, c.url)
+					w.hosts["https://air2.example.com"] = http.RedirectHandler(iface+"/.well-known/agent-card.json", http.StatusFound)
+					req := agent.SendRequest{Business: "air2.example.com", Message: "Cancel booking X1"}
+					turns := len(w.calls(egress.Message))
+					if c.same {
+						w.send(a, w.person(), req, agent.StatusBlocked, reason)
+						if n := len(w.calls(egress.Message)); n != turns {
+							t.Errorf("%d messages on the wire", n-turns)
+						}
+						return
+					}
+					if r, err := a.Send(t.Context(), w.person(), req); err != nil || r.Reason == reason {
+						t.Errorf("another place: %+v, %v", r, err)
+					}
+					if sent := w.calls(egress.Message)[turns:]; len(sent) == 0 || sent[0].url != c.url+"/message:send" {
+						t.Errorf("sent %+v", sent)
+					}
+				})
+			})
+		}
+	}
+}
+
 // describe changes what a scope of the card means: another security fingerprint.
 func (b *business) describe(scope, text string) {
 	s := b.card["securitySchemes"].(map[string]any)["user"].(map[string]any)["oauth2SecurityScheme"].(map[string]any)
@@ -244,6 +311,17 @@ func TestSwitchedOffWhileAsked(t *testing.T) {
 			t.Errorf("got %+v, %v; %d turns", r, err, len(w.biz.sent()))
 		}
 	})
+	synctest.Test(t, func(t *testing.T) { // no sign-in begins
+		w := newWorld(t)
+		a := w.enrolled()
+		c := w.person()
+		c.Approve = func(context.Context, agent.ApprovalRequest) (bool, error) { off(t, a); return true, nil }
+		c.SignIn = func(context.Context, agent.SignIn) error { t.Error("a link was shown"); return nil }
+		w.send(a, c, agent.SendRequest{Message: cancelTrip.Message, Scopes: cancelTrip.Scopes}, agent.StatusBlocked, agent.ReasonPACTDisabled)
+		if len(w.calls(egress.DeviceAuthorization)) != 0 {
+			t.Error("a sign-in was begun")
+		}
+	})
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
@@ -259,6 +337,34 @@ func TestSwitchedOffWhileAsked(t *testing.T) {
 		}
 		if g, err := a.Grants(t.Context(), owner()); err != nil || len(g) != 0 {
 			t.Errorf("grants %+v, %v", g, err)
+		}
+	})
+}
+
+// AP-3, PO-7, DI-3: a card that changes while the owner decides is decided on
+// again, before any sign-in begins.
+func TestCardChangedWhileAsked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		a := w.enrolled()
+		c := w.person()
+		var asked []agent.ApprovalRequest
+		c.Approve = func(_ context.Context, r agent.ApprovalRequest) (bool, error) {
+			if asked = append(asked, r); len(asked) == 1 {
+				if len(w.calls(egress.DeviceAuthorization)) != 0 {
+					t.Error("a sign-in was begun")
+				}
+				time.Sleep(6 * time.Minute)
+				w.biz.set(func(b *business) {
+					flow := b.card["securitySchemes"].(map[string]any)["user"].(map[string]any)["oauth2SecurityScheme"].(map[string]any)["flows"].(map[string]any)["deviceCode"].(map[string]any)
+					flow["scopes"].(map[string]any)["trips:cancel"] = "Cancel all trips, for ever"
+				})
+			}
+			return true, nil
+		}
+		w.send(a, c, cancelTrip, agent.StatusReplied, "")
+		if len(asked) != 2 || !asked[1].Changed || asked[1].Scopes[0].Description != "Cancel all trips, for ever" {
+			t.Errorf("asked %+v", asked)
 		}
 	})
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -99,10 +100,27 @@ func (o object) null(name string) bool {
 // reader reads typed members out of objects and collects what is wrong.
 type reader struct {
 	reason   string // the code of a missing or mistyped member
+	most     int    // entries of an array; more make it malformed. 0: any number
 	problems []Problem
+	count    int // of what is wrong, listed or not
+	more     int // not listed, which problems[note] says
+	note     int
 }
 
+// maxProblems is how many problems are listed. One of a reason that is not among
+// them is listed all the same: reasons decide.
+const maxProblems = 50
+
 func (r *reader) add(reason, field, format string, args ...any) {
+	r.count++
+	if len(r.problems) >= maxProblems && slices.ContainsFunc(r.problems, func(p Problem) bool { return p.Reason == reason }) {
+		if r.more++; r.more == 1 {
+			r.note = len(r.problems)
+			r.problems = append(r.problems, Problem{Reason: reason})
+		}
+		r.problems[r.note].Detail = fmt.Sprintf("%d more problems are not listed", r.more)
+		return
+	}
 	// Field and detail may quote the business (RD-4).
 	r.problems = append(r.problems, Problem{reason, RedactText(truncate(field, maxScopeID)), RedactText(truncate(fmt.Sprintf(format, args...), maxDescription))})
 }
@@ -158,7 +176,20 @@ func (r *reader) list(o object, path, name string, required bool) ([]jsontext.Va
 	if err := json.Unmarshal(v, &out); err != nil {
 		return nil, false
 	}
+	if r.tooMany(len(out), path+name) {
+		return nil, false
+	}
 	return out, true
+}
+
+// tooMany holds an array, or an object that is a list by its names, to its number
+// of entries.
+func (r *reader) tooMany(n int, field string) bool {
+	if r.most == 0 || n <= r.most {
+		return false
+	}
+	r.add(r.reason, field, "has %d entries, and %d are read at most", n, r.most)
+	return true
 }
 
 func (r *reader) objects(o object, path, name string, required bool) []object {
@@ -299,6 +330,10 @@ func clean(s string, limit int) string {
 	}, s)
 	return truncate(strings.TrimSpace(s), limit)
 }
+
+// safe is clean for what is shown or kept, where a business may echo a secret that
+// it got: redacted too (RD-2).
+func safe(s string, limit int) string { return truncate(RedactText(clean(s, limit)), limit) }
 
 // truncate keeps the first limit characters.
 func truncate(s string, limit int) string {

@@ -213,7 +213,7 @@ func TestKeyFileUnusable(t *testing.T) {
 			"short":        {func() error { return os.WriteFile(w.keyPath(), good[:31], 0o600) }, "damaged"},
 			"long":         {func() error { return os.WriteFile(w.keyPath(), append(good, 1), 0o600) }, "damaged"},
 			"empty":        {func() error { return os.WriteFile(w.keyPath(), nil, 0o600) }, "damaged"},
-			"a folder":     {func() error { return errors.Join(os.Remove(w.keyPath()), os.Mkdir(w.keyPath(), 0o700)) }, "directory"},
+			"a folder":     {func() error { return errors.Join(os.Remove(w.keyPath()), os.Mkdir(w.keyPath(), 0o700)) }, "no regular file"},
 		} {
 			if err := test.change(); err != nil {
 				t.Fatal(err)

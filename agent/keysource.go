@@ -64,6 +64,16 @@ func readKey(dir string, s *settings) ([]byte, error) {
 }
 
 func readKeyFile(path string) ([]byte, error) {
+	info, err := os.Stat(path) // before it is opened: a pipe would wait
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, errKeyAbsent
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrProfileKey, err)
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%w: %s is no regular file: put the key's file back in its place", ErrProfileKey, path)
+	}
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, errKeyAbsent
@@ -72,8 +82,7 @@ func readKeyFile(path string) ([]byte, error) {
 		return nil, fmt.Errorf("%w: %w", ErrProfileKey, err)
 	}
 	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
+	if info, err = f.Stat(); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrProfileKey, err)
 	}
 	if mode := info.Mode().Perm(); mode&0o077 != 0 && runtime.GOOS != "windows" {

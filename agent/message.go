@@ -91,10 +91,11 @@ type Reply struct {
 // ReplyText is a message of the business. Text is redacted, cut to 20,000
 // characters and untrusted (CV-8, RD-4).
 type ReplyText struct {
-	MessageID, ContextID, Role string
-	Text                       string
-	OtherParts                 int            // parts that are not text, left out
-	Receipt                    jsontext.Value // metadata["pact.receipt"]; nil if there is none
+	MessageID       string // redacted; untrusted
+	ContextID, Role string
+	Text            string
+	OtherParts      int            // parts that are not text, left out
+	Receipt         jsontext.Value // metadata["pact.receipt"]; nil if there is none
 }
 
 // StepUp is a task that waits for consent. Its link is never read (DA-18).
@@ -135,7 +136,7 @@ func invalidTokenChallenge(header string) bool {
 const reasonUnreadable = "invalid_reply"
 
 func parseSuccess(reply Reply, contentType string, body []byte) Reply {
-	r := &reader{reason: reasonUnreadable}
+	r := &reader{reason: reasonUnreadable, most: maxEntries}
 	reply.Kind = ReplyUnreadable
 	if media, _, err := mime.ParseMediaType(contentType); contentType != "" && (err != nil || media != TypeJSON && media != TypeA2A) {
 		r.add(r.reason, "Content-Type", "must be %s or %s", TypeA2A, TypeJSON)
@@ -166,7 +167,7 @@ func parseSuccess(reply Reply, contentType string, body []byte) Reply {
 
 func (r *reader) replyText(m object) ReplyText {
 	out := ReplyText{
-		MessageID: r.text(m, "message.", "messageId", false),
+		MessageID: safe(r.text(m, "message.", "messageId", false), maxScopeID),
 		ContextID: r.text(m, "message.", "contextId", false),
 		Role:      r.text(m, "message.", "role", true),
 	}
@@ -208,7 +209,7 @@ func (r *reader) stepUp(t object) StepUp {
 		r.add(r.reason, "task.status.state", "must be %s: PACT replies are messages", stateAuthNeed)
 	}
 	// The message is for show only: whatever is wrong with it breaks nothing.
-	show := &reader{}
+	show := &reader{most: maxEntries}
 	if m, ok := show.object(status, "", "message", false); ok {
 		out.Text, _ = show.parts(m, "")
 	}
@@ -224,7 +225,7 @@ func (r *reader) stepUp(t object) StepUp {
 
 // parseEnvelope reads an A2A error, if the body is one.
 func parseEnvelope(reply *Reply, body []byte) {
-	r := &reader{}
+	r := &reader{most: maxEntries}
 	o, err := parseObject(body)
 	if err != nil {
 		return

@@ -30,6 +30,12 @@ const grantTypeDevice = "urn:ietf:params:oauth:grant-type:device_code"
 // fresh token, for nothing ran (SG-9). The provider must be ready at this time
 // (PO-7).
 func (a *Agent) oauth(ctx context.Context, who *acting, b *business, purpose egress.Purpose, endpoint string, form url.Values) (egress.Response, error) {
+	return a.oauthIf(ctx, who, b, purpose, endpoint, form, func(context.Context) error { return nil })
+}
+
+// oauthIf is oauth that asks may as the last thing before each request: what is
+// sent may be good for one use, and the tokens that go with it take their time.
+func (a *Agent) oauthIf(ctx context.Context, who *acting, b *business, purpose egress.Purpose, endpoint string, form url.Values, may func(context.Context) error) (egress.Response, error) {
 	audience, _, err := a.readyProvider(ctx, who, b.Card.Origin)
 	if err != nil {
 		return egress.Response{}, err
@@ -38,6 +44,9 @@ func (a *Agent) oauth(ctx context.Context, who *acting, b *business, purpose egr
 	for fresh := false; ; fresh = true {
 		token, reused, err := a.paToken(ctx, who, audience, fresh)
 		if err != nil {
+			return egress.Response{}, err
+		}
+		if err := may(ctx); err != nil {
 			return egress.Response{}, err
 		}
 		resp, err := a.do(ctx, egress.Request{

@@ -28,12 +28,12 @@ type Params struct {
 	PollMax        time.Duration // ceiling of the interval that our own back-off reaches
 	PollSlowDown   time.Duration // added by slow_down
 	PollRetryAfter time.Duration // wait after a 429 without Retry-After
-	PollLease      time.Duration // one runtime polls a code
+	PollLease      time.Duration // one runtime polls a code; renewed meanwhile
 
 	// Grants (GR-2, GR-5).
 	GrantLife    time.Duration
 	RefreshAt    time.Duration // refresh with this or less of the token's life left
-	RefreshLease time.Duration // one runtime refreshes a grant
+	RefreshLease time.Duration // one runtime refreshes a grant; longer than all the requests of one may take, and renewed
 	RefreshCheck time.Duration // how often the others look whether it has
 
 	// Turns (CV-2, CV-9, CV-10).
@@ -41,6 +41,10 @@ type Params struct {
 	NoReplyWaits []time.Duration
 	RateWait     time.Duration // wait after a 429 without Retry-After
 	RateWaitMax  time.Duration // cap of a Retry-After that a send obeys (TR-7)
+
+	// SettleAfter is how long after it was sent the owner may settle an operation that
+	// the business did not answer about when it was asked (CV-4, EV-7).
+	SettleAfter time.Duration
 }
 
 // Defaults returns the numbers of the rules.
@@ -67,13 +71,15 @@ func Defaults() Params {
 
 		GrantLife:    30 * 24 * time.Hour,
 		RefreshAt:    60 * time.Second,
-		RefreshLease: 30 * time.Second,
+		RefreshLease: 2 * time.Minute,
 		RefreshCheck: 250 * time.Millisecond,
 
 		TurnLease:    3 * time.Minute,
 		NoReplyWaits: []time.Duration{2 * time.Second, 4 * time.Second, 8 * time.Second, 16 * time.Second, 30 * time.Second},
 		RateWait:     5 * time.Second,
 		RateWaitMax:  MaxRetryAfter,
+
+		SettleAfter: 24 * time.Hour,
 	}
 }
 
@@ -86,7 +92,7 @@ func (p Params) Scaled(n int) Params {
 	for _, d := range []*time.Duration{
 		&p.TokenReuse, &p.TokenReserve, &p.StatusTTL, &p.CardTTL, &p.CardTTLMin, &p.CardTTLMax, &p.KeysTTL, &p.KeysRefetch,
 		&p.ConsentMax, &p.PollMin, &p.PollDefault, &p.PollMax, &p.PollSlowDown, &p.PollRetryAfter, &p.PollLease,
-		&p.GrantLife, &p.RefreshAt, &p.RefreshLease, &p.RefreshCheck, &p.TurnLease, &p.RateWait, &p.RateWaitMax,
+		&p.GrantLife, &p.RefreshAt, &p.RefreshLease, &p.RefreshCheck, &p.TurnLease, &p.RateWait, &p.RateWaitMax, &p.SettleAfter,
 	} {
 		*d /= time.Duration(n)
 	}
@@ -96,6 +102,12 @@ func (p Params) Scaled(n int) Params {
 	}
 	p.NoReplyWaits = waits
 	return p
+}
+
+// farthestLease is later than any lease ends that is taken now: what ends later is
+// of a clock that was wrong. A clock that is set back a little makes none so.
+func (p Params) farthestLease() time.Duration {
+	return 2 * max(p.TurnLease, p.RefreshLease, p.PollLease+p.RateWaitMax)
 }
 
 // What is counted or measured in characters.
@@ -120,4 +132,6 @@ const (
 	maxSubject       = 256   // SG-6
 	maxActionTool    = 120   // EV-9
 	maxArgsHash      = 200   // EV-9
+	maxEntries       = 200   // of an array in a reply or receipt; more make it malformed
+	maxCardEntries   = 2000  // of an array or list in a card; more make it invalid_card
 )

@@ -113,7 +113,7 @@ func (a *Agent) policy() (Policy, error) {
 // switchedOn is what of PO-1 the environment and the administrator decide.
 func (a *Agent) switchedOn() error {
 	if a.cfg.DisabledByEnv {
-		return refuse(StatusBlocked, ReasonDisabledByEnv, "PACT_DISABLED=1 is set")
+		return refuse(StatusBlocked, ReasonDisabledByEnv, "PACT_DISABLED is set")
 	}
 	p, err := a.policy()
 	if err != nil {

@@ -25,12 +25,16 @@ func (a *Agent) waitFor(ctx context.Context, op *operation, id string) (*authori
 	}
 }
 
+// errNotPending: the sign-in ended meanwhile, or another program waits for it.
+var errNotPending = errors.New("the sign-in does not wait here any more")
+
 // poller is one wait for one sign-in.
 type poller struct {
 	a     *Agent
 	op    *operation
 	id    string
 	owner string
+	had   bool // the lease
 }
 
 // step waits for the next poll's time and polls once.
@@ -58,7 +62,31 @@ func (p *poller) step(ctx context.Context) (*authorization, error) {
 	if z, err = p.lease(ctx); err != nil || z.State != authorizationPending {
 		return z, err
 	}
-	err = p.op.caller.stillWaiting(ctx) // DA-9
+	return p.whilePolling(ctx, func() (*authorization, error) { return p.once(ctx, z) })
+}
+
+// whilePolling runs f with the lease renewed meanwhile. How the sign-in ended, if f
+// ended it, counts more than that the lease was lost.
+func (p *poller) whilePolling(ctx context.Context, f func() (*authorization, error)) (z *authorization, err error) {
+	op := *p.op // f may change the other
+	beside := *p
+	beside.op = &op
+	lost := whileLeased(context.WithoutCancel(ctx), p.a.params.PollLease, func(ctx context.Context) error {
+		_, err := beside.lease(ctx)
+		return err
+	}, func(context.Context) error {
+		z, err = f()
+		return nil
+	})
+	if err == nil && z.State == authorizationPending {
+		err = lost
+	}
+	return z, err
+}
+
+// once polls, if the sign-in is still wanted.
+func (p *poller) once(ctx context.Context, z *authorization) (*authorization, error) {
+	err := p.op.caller.stillWaiting(ctx) // DA-9
 	var b *business
 	if err == nil {
 		b, err = p.stillWanted(ctx, z)
@@ -95,7 +123,7 @@ func passing(r Reason) bool { return r == ReasonSignerUnavailable }
 // interrupted: the owner gave up, or the program stops and the sign-in stays.
 func (p *poller) interrupted(ctx context.Context, z *authorization, err error) (*authorization, error) {
 	if errors.Is(err, ErrAborted) {
-		return p.settle(context.WithoutCancel(ctx), authorizationCancelled, ReasonUserCancelled)
+		return p.a.settleOnce(context.WithoutCancel(ctx), p.op.caller.Principal, p.id, authorizationCancelled, ReasonUserCancelled)
 	}
 	return z, err
 }
@@ -106,12 +134,10 @@ func (p *poller) sleep(ctx context.Context, at time.Time) error { return p.a.wai
 // of the turn that waits for it (CV-2).
 func (p *poller) lease(ctx context.Context) (z *authorization, err error) {
 	err = p.a.store.Update(ctx, func(tx Tx) error {
-		if z, err = get[authorization](tx, p.op.caller.Principal, p.id); err != nil || z.State != authorizationPending {
+		if z, err = p.ours(tx); err != nil || z.State != authorizationPending {
 			return err
 		}
-		if p.a.leased(&z.Head, p.owner) {
-			return refuse(StatusNeedsUserAction, ReasonConsentElsewhere, "another program waits for this sign-in")
-		}
+		p.had = true
 		z.lease(p.owner, p.a.now().Add(p.a.params.PollLease))
 		if err := put(tx, z); err != nil || p.op.conversation == nil {
 			return err
@@ -133,8 +159,30 @@ func (p *poller) release() {
 	})
 }
 
-func (p *poller) settle(ctx context.Context, state string, reason Reason) (*authorization, error) {
-	return p.a.settleOnce(ctx, p.op.caller.Principal, p.id, state, reason)
+// settle ends a sign-in that is pending and ours: to another program's, what went
+// wrong for us says nothing (DA-4).
+func (p *poller) settle(ctx context.Context, state string, reason Reason) (z *authorization, err error) {
+	err = p.a.store.Update(ctx, func(tx Tx) error {
+		if z, err = p.ours(tx); err != nil || z.State != authorizationPending {
+			return err
+		}
+		return settle(tx, z, state, reason, p.a.now())
+	})
+	return z, err
+}
+
+// ours reads the sign-in, and refuses if it is pending and another program waits
+// for it.
+func (p *poller) ours(tx Tx) (*authorization, error) {
+	z, err := get[authorization](tx, p.op.caller.Principal, p.id)
+	if err == nil && z.State == authorizationPending && p.a.leased(&z.Head, p.owner) {
+		text := "another program waits for this sign-in"
+		if p.had {
+			text += " (" + ReasonLeaseLost + ")"
+		}
+		return z, refuse(StatusNeedsUserAction, ReasonConsentElsewhere, "%s", text)
+	}
+	return z, err
 }
 
 // stillWanted asks again what was true when the sign-in began (DA-9, PO-7).
@@ -184,8 +232,15 @@ func (p *poller) poll(ctx context.Context, z *authorization, b *business) (*auth
 	}
 	p.op.caller.tell(Event{Kind: EventPolling, Business: b.Card.Name, Until: z.Deadline})
 	form := url.Values{"grant_type": {grantTypeDevice}, "device_code": {s.DeviceCode}}
-	resp, err := a.oauth(ctx, p.op.who, b, egress.Token, b.Card.TokenURL, form)
+	resp, err := a.oauthIf(ctx, p.op.who, b, egress.Token, b.Card.TokenURL, form, func(ctx context.Context) error {
+		if z, err := p.lease(ctx); err != nil || z.State != authorizationPending {
+			return errors.Join(err, errNotPending)
+		}
+		return nil
+	})
 	switch {
+	case errors.Is(err, errNotPending): // nothing was sent
+		return p.next(ctx, func(*authorization) {})
 	case err != nil && ReasonOf(err) == ReasonIdentityRejected:
 		return p.settle(ctx, authorizationFailed, ReasonIdentityRejected)
 	case err != nil:
@@ -225,11 +280,8 @@ func (z *authorization) setInterval(d time.Duration) { z.Interval = d.Microsecon
 // next changes a pending sign-in that is ours.
 func (p *poller) next(ctx context.Context, change func(*authorization)) (z *authorization, err error) {
 	err = p.a.store.Update(ctx, func(tx Tx) error {
-		if z, err = get[authorization](tx, p.op.caller.Principal, p.id); err != nil || z.State != authorizationPending {
+		if z, err = p.ours(tx); err != nil || z.State != authorizationPending {
 			return err
-		}
-		if p.a.leased(&z.Head, p.owner) {
-			return refuse(StatusNeedsUserAction, ReasonConsentElsewhere, "another program waits for this sign-in (%s)", ReasonLeaseLost)
 		}
 		change(z)
 		return put(tx, z)
@@ -268,11 +320,7 @@ func (p *poller) granted(ctx context.Context, z *authorization, b *business, bod
 	if err != nil {
 		return p.settle(ctx, authorizationFailed, ReasonGrantRefused)
 	}
-	if !now.Before(b.Expires) {
-		// DI-3: what was consented to is what the card says. One that cannot be fetched
-		// now changes nothing (DI-11); no send goes by it.
-		_, _ = a.fetchCard(ctx, p.op.caller, b)
-	}
+	a.revalidate(ctx, p.op.caller, b)         // what was consented to is what the card says
 	switch _, err := p.stillWanted(ctx, z); { // PO-7: the owner took their time
 	case err == nil || passing(ReasonOf(err)):
 	case ReasonOf(err) == "":

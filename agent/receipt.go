@@ -69,6 +69,15 @@ type ReceiptClaims struct {
 	Time       time.Time `json:"ts"`
 }
 
+// redact makes what was compared fit to be shown and kept: a business may echo a
+// token that it got (RD-2).
+func (c *ReceiptClaims) redact() {
+	c.GrantID, c.PA, c.Brand = safe(c.GrantID, maxURLInput), safe(c.PA, maxURLInput), safe(c.Brand, maxURLInput)
+	for i, s := range c.ScopesUsed {
+		c.ScopesUsed[i] = safe(s, maxScopeText)
+	}
+}
+
 // ReceiptWant is what the agent knows of the turn that a receipt is for. An
 // empty GrantID, User, PA or Brand, and a nil GrantScopes, is not known.
 type ReceiptWant struct {
@@ -111,7 +120,7 @@ func VerifyReceipt(ctx context.Context, raw jsontext.Value, want ReceiptWant, ke
 	if raw == nil {
 		return Evidence{Verdict: VerdictMissing}
 	}
-	r := &reader{reason: IssueForm}
+	r := &reader{reason: IssueForm, most: maxEntries}
 	var e Evidence
 	jws, payload := r.receiptForm(raw, &e)
 	if e.Claims != nil {
@@ -121,7 +130,7 @@ func VerifyReceipt(ctx context.Context, raw jsontext.Value, want ReceiptWant, ke
 		r.add(IssueReplayed, "jws", "the same receipt is already attached to another message")
 	}
 	verdict := VerdictVerified
-	if len(r.problems) > 0 {
+	if r.count > 0 {
 		verdict = VerdictInvalid
 	}
 	if jws != nil {
@@ -129,6 +138,9 @@ func VerifyReceipt(ctx context.Context, raw jsontext.Value, want ReceiptWant, ke
 	}
 	if e.Claims != nil && r.review(*e.Claims, want) {
 		verdict = worst(verdict, VerdictNeedsReview)
+	}
+	if e.Claims != nil {
+		e.Claims.redact()
 	}
 	e.Verdict, e.Problems = verdict, r.problems
 	for _, p := range r.problems {
@@ -163,7 +175,7 @@ func (r *reader) receiptForm(raw jsontext.Value, e *Evidence) (*jwks.Token, []by
 		r.add(IssueForm, "jws", "%v", err)
 		return nil, nil
 	}
-	e.KeyID, e.Algorithm = jws.KeyID, string(jws.Algorithm)
+	e.KeyID, e.Algorithm = safe(jws.KeyID, maxScopeID), string(jws.Algorithm)
 	payload := jws.Unverified()
 	signed, err := parseObject(payload)
 	if err != nil {
@@ -181,7 +193,7 @@ func (r *reader) receiptForm(raw jsontext.Value, e *Evidence) (*jwks.Token, []by
 
 // claims reads the signed payload; nil if its form is wrong.
 func (r *reader) claims(o object) *ReceiptClaims {
-	before := len(r.problems)
+	before := r.count
 	c := ReceiptClaims{
 		GrantID: r.text(o, "claims.", "grantId", true),
 		User:    Secret(r.text(o, "claims.", "user", true)),
@@ -193,13 +205,13 @@ func (r *reader) claims(o object) *ReceiptClaims {
 		if a == nil {
 			continue
 		}
-		action := Action{Tool: clean(r.text(a, "claims.actions.", "tool", true), maxActionTool)}
+		action := Action{Tool: safe(r.text(a, "claims.actions.", "tool", true), maxActionTool)}
 		if h, ok := a.get("argsHash"); ok {
 			text := string(h)
 			if h.Kind() == '"' {
 				text = unquote(h)
 			}
-			action.ArgsHash = clean(text, maxArgsHash)
+			action.ArgsHash = safe(text, maxArgsHash)
 		}
 		c.Actions = append(c.Actions, action)
 	}
@@ -209,7 +221,7 @@ func (r *reader) claims(o object) *ReceiptClaims {
 			r.add(IssueForm, "claims.ts", "is not an RFC 3339 time")
 		}
 	}
-	if len(r.problems) > before {
+	if r.count > before {
 		return nil
 	}
 	return &c
@@ -231,7 +243,7 @@ func (r *reader) binding(c ReceiptClaims, want ReceiptWant) {
 
 // review finds what a person should look at (EV-4).
 func (r *reader) review(c ReceiptClaims, want ReceiptWant) bool {
-	before := len(r.problems)
+	before := r.count
 	if want.GrantID == "" || want.User == "" || want.PA == "" || want.Brand == "" || want.GrantScopes == nil {
 		r.add(IssueBindingUnknown, "", "the grant, its user or its permissions are not known here")
 	}
@@ -246,7 +258,7 @@ func (r *reader) review(c ReceiptClaims, want ReceiptWant) bool {
 		!want.ReceivedAt.IsZero() && c.Time.After(want.ReceivedAt.Add(receiptSlack)) {
 		r.add(IssueTime, "claims.ts", "is more than %v outside the time between sending and receiving", receiptSlack)
 	}
-	return len(r.problems) > before
+	return r.count > before
 }
 
 func (r *reader) signature(ctx context.Context, jws *jwks.Token, payload []byte, keys KeyFinder) Verdict {

@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
+
+	"github.com/pactsigner/pactsigner/agent/egress"
 )
 
 // ReconcileRequest names an operation whose outcome is unknown: by its
@@ -31,7 +34,43 @@ func (a *Agent) Reconcile(ctx context.Context, c Caller, req ReconcileRequest) (
 		caller: c, ref: req.Business, req: SendRequest{Conversation: req.Conversation},
 		owner: a.runtime + "/" + newID("turn"), reconciling: true,
 	}
-	return op.finish(ctx, a.send(ctx, op))
+	err := a.send(ctx, op)
+	if op.unusable && ctx.Err() == nil {
+		if e := a.tried(op); e != nil {
+			err = e
+		}
+	}
+	return op.finish(ctx, err)
+}
+
+// tried writes down that a message was to be asked about and could not be, for the
+// business is not there. Of what another works on it writes nothing.
+func (a *Agent) tried(op *operation) error {
+	return a.store.Update(context.Background(), func(tx Tx) error {
+		m, err := get[message](tx, op.caller.Principal, op.message.ID)
+		if err != nil {
+			return err
+		}
+		c, err := get[conversation](tx, m.Principal, m.Conversation)
+		if err != nil {
+			return err
+		}
+		if m.State != messageUnknown || a.held(&m.Head) || a.leased(&c.Head, op.owner) ||
+			op.caller.mayAct("") != nil || op.caller.sameNetwork(m.Network) != nil {
+			return nil
+		}
+		m.Tried = a.now()
+		return put(tx, m)
+	})
+}
+
+// settleFrom is when the owner may settle a message that the business does not
+// answer about; zero while it was not asked.
+func (a *Agent) settleFrom(m *message) time.Time {
+	if m.Tried.IsZero() {
+		return time.Time{}
+	}
+	return m.Sent.Add(a.params.SettleAfter)
 }
 
 // findUnresolved finds the message that a reconcile is about, and so its business
@@ -237,7 +276,11 @@ func (a *Agent) reconcile(ctx context.Context, op *operation) error {
 	case o.State == OutcomeReplied:
 		err = a.replied(ctx, op, m, reply)
 	default:
-		m.Refused = m.Refused || reply.Status != 0
+		// An answer that cannot be read is one: it will not be another the next time.
+		m.Refused = m.Refused || reply.Status != 0 || o.Reason == string(egress.TooLarge) || o.Reason == string(egress.RedirectNotAllowed)
+		if ctx.Err() == nil { // nobody broke it off
+			m.Tried = a.now()
+		}
 		err = a.unanswered(op, m, reply, o)
 	}
 	return takenOver(err)

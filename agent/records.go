@@ -259,8 +259,10 @@ type message struct {
 	Receipt          string // id
 	Verdict          Verdict
 	// Of one whose outcome stays unknown: the business answered a reconcile without
-	// its reply, and when the owner settled the matter elsewhere.
+	// its reply, when a reconcile last brought no reply, and when the owner settled the
+	// matter elsewhere.
 	Refused      bool
+	Tried        time.Time
 	Acknowledged time.Time
 	By           string
 	Task         string // that sent it; empty: the owner's command line

@@ -174,3 +174,34 @@ func TestRefusalDoesNotHideAnUnknownOutcome(t *testing.T) {
 		}
 	})
 }
+
+// GR-6: an answer to a renewal that is none, such as a proxy's page, ends nothing;
+// only the business's own word does.
+func TestRefreshAnswerThatIsNone(t *testing.T) {
+	for name, answer := range map[string]func(http.ResponseWriter){
+		"a page":              func(rw http.ResponseWriter) { respond(rw, 200, "<html>") },
+		"no token":            func(rw http.ResponseWriter) { respond(rw, 200, `{"token_type":"Bearer"}`) },
+		"a server's trouble":  oauthAnswer(500, "invalid_grant"),
+		"an error of no kind": oauthAnswer(400, "invalid_request"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				a := granted(w, 30*time.Second, "trips:read")
+				broken := true
+				w.intercept(provider, "/oauth/token", func(rw http.ResponseWriter, _ *http.Request) bool {
+					if broken {
+						answer(rw)
+					}
+					return broken
+				})
+				w.send(a, owner(), readTrips, agent.StatusFailed, agent.ReasonReconnect)
+				if g := onlyGrant(t, a); g.State != "active" || len(w.biz.sent()) != 0 {
+					t.Errorf("grant %+v, %d turns", g, len(w.biz.sent()))
+				}
+				broken = false
+				w.send(a, owner(), readTrips, agent.StatusReplied, "")
+			})
+		})
+	}
+}

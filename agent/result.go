@@ -132,10 +132,12 @@ const (
 // Result is how an operation ended, and all that a surface may show of it: it
 // holds no token, code, link or subject.
 type Result struct {
-	Status       Status  `json:"status"`
-	Reason       Reason  `json:"reason,omitzero"`
-	Detail       string  `json:"detail,omitzero"` // for people: what to do
-	Business     string  `json:"business,omitzero"`
+	Status   Status `json:"status"`
+	Reason   Reason `json:"reason,omitzero"`
+	Detail   string `json:"detail,omitzero"` // for people: what to do
+	Business string `json:"business,omitzero"`
+	// Conversation and Message are those of the operation; with unresolved_operation
+	// those of the one whose outcome is not known.
 	Conversation string  `json:"conversation,omitzero"`
 	Message      string  `json:"message,omitzero"`
 	Effect       *Effect `json:"effect,omitzero"`
@@ -160,12 +162,19 @@ type EvidenceView struct {
 
 // ApprovalView is an ApprovalRequest as a program reads it.
 type ApprovalView struct {
-	Destination string   `json:"destination"`
-	Message     string   `json:"message"`
-	Effect      Effect   `json:"effect"`
-	Scopes      []string `json:"scopes"`
-	Digest      string   `json:"digest"`
-	Exceeds     bool     `json:"tokenExceedsOperation"`
+	BusinessName string   `json:"businessName"` // untrusted
+	Destination  string   `json:"destination"`
+	Message      string   `json:"message"`
+	Effect       Effect   `json:"effect"`
+	Scopes       []string `json:"scopes"`
+	// Permissions are the Scopes with their descriptions, which are untrusted.
+	Permissions []Scope `json:"permissions"`
+	Digest      string  `json:"digest"`
+	Exceeds     bool    `json:"tokenExceedsOperation"`
+	// TokenPermissions is what the token can do that Exceeds.
+	TokenPermissions []Scope `json:"tokenPermissions,omitzero"`
+	// Changed: something was approved before and this differs from it.
+	Changed bool `json:"changed,omitzero"`
 	// SentBefore: a reconcile of what was sent then.
 	SentBefore time.Time `json:"sentBefore,omitzero"`
 }

@@ -118,14 +118,15 @@ func (a *Agent) Review(ctx context.Context, c Caller, id string) (v ReviewItem, 
 // lifts what it holds back; again, it changes nothing. It takes the owner. Evidence
 // keeps its verdict (EV-7). An operation stays of unknown outcome and is never sent
 // again; it can be acknowledged only once a reconcile can not tell any more, has
-// been tried and refused, or is not this caller's to try (RS-5): reconcile_first
-// otherwise. Errors wrap ErrNotFound.
+// been tried and refused, has been tried without an answer and Params.SettleAfter has
+// passed, or is not this caller's to try (RS-5): reconcile_first otherwise. Errors
+// wrap ErrNotFound.
 func (a *Agent) Acknowledge(ctx context.Context, c Caller, id string) (v ReviewItem, err error) {
 	if err := c.check(); err != nil {
 		return v, err
 	}
-	if !c.owner() {
-		return v, refuse(StatusBlocked, ReasonDelegationRequired, "only the owner may acknowledge what is to be reviewed; this call is by %q", c.Origin)
+	if err := c.mustBeSurface("acknowledge what is to be reviewed"); err != nil {
+		return v, err
 	}
 	if err := a.recover(ctx); err != nil {
 		return v, err
@@ -185,7 +186,12 @@ func (a *Agent) acknowledgeOperation(tx Tx, c Caller, id string) error {
 		return gone
 	}
 	if gone == nil && !m.Refused && c.sameNetwork(m.Network) == nil { // under another profile they could not ask
-		return refuse(StatusBlocked, ReasonReconcileFirst, "the business can still be asked what became of it: pactctl reconcile %s", m.Conversation)
+		switch from := a.settleFrom(m); {
+		case from.IsZero():
+			return refuse(StatusBlocked, ReasonReconcileFirst, "the business can still be asked what became of it: pactctl reconcile %s", m.Conversation)
+		case a.now().Before(from):
+			return refuse(StatusBlocked, ReasonReconcileFirst, "the business did not answer what became of it: ask once more with pactctl reconcile %s, or settle it from %s on", m.Conversation, atSecond(from))
+		}
 	}
 	m.Acknowledged, m.By = a.now(), string(c.Origin)
 	return put(tx, m)
@@ -260,7 +266,17 @@ func (a *Agent) reviewOperation(tx Tx, m *message, names nameCache) (ReviewItem,
 	case m.Refused:
 		v.Next = fmt.Sprintf("pactctl reconcile %s asks the business once more. It was asked and did not tell: if you have learnt elsewhere what became of it, pactctl review acknowledge %s", m.Conversation, m.ID)
 	default:
-		v.Next = fmt.Sprintf("pactctl reconcile %s asks the business what became of it. Do not repeat it by another route", m.Conversation)
+		switch from := a.settleFrom(m); {
+		case from.IsZero():
+			v.Next = fmt.Sprintf("pactctl reconcile %s asks the business what became of it. Do not repeat it by another route", m.Conversation)
+		case a.now().Before(from):
+			v.Next = fmt.Sprintf("pactctl reconcile %s asks the business once more. It was asked and did not answer: from %s on it can be settled otherwise. Do not repeat it by another route", m.Conversation, atSecond(from))
+		default:
+			v.Next = fmt.Sprintf("pactctl reconcile %s asks the business once more. It was asked and did not answer: if you have learnt elsewhere what became of it, pactctl review acknowledge %s", m.Conversation, m.ID)
+		}
 	}
 	return v, nil
 }
+
+// atSecond is a time, for people.
+func atSecond(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }

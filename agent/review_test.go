@@ -1,6 +1,7 @@
 package agent_test
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -148,6 +149,114 @@ func TestReviewOperation(t *testing.T) {
 	})
 }
 
+// CV-4, CV-14, EV-7: what a business never answers about, or that is not there any
+// more to be asked, does not hold it back for ever: once it was asked, and a day after
+// the message was sent, the owner can settle it. Before that, or unasked, not.
+func TestReviewOperationThatIsNeverAnswered(t *testing.T) {
+	var blocked []string
+	for name, c := range map[string]struct {
+		silence func(w *world)
+		reason  string // of the reconcile
+		status  agent.Status
+	}{
+		"connection lost": {func(w *world) {
+			w.biz.set(func(b *business) { b.answer = func(turn) (int, any) { return 200, nil } })
+		}, "network", agent.StatusUnknown},
+		"its card is gone": {func(w *world) {
+			w.mu.Lock()
+			delete(w.hosts, "https://air.example.com")
+			w.mu.Unlock()
+		}, "destination_refused", agent.StatusFailed},
+		"its provider is blocked": {func(*world) { blocked = []string{"provider.example.com"} }, "policy_denied", agent.StatusFailed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				blocked = nil
+				w.config.Policy = func() (agent.Policy, error) {
+					return agent.Policy{Enabled: true, AutoRoute: true, BlockedProviders: blocked}, nil
+				}
+				a, r, _ := lost(w, cancelTrip)
+				sent := time.Now()
+				refused := func(next string) {
+					t.Helper()
+					if _, err := a.Acknowledge(t.Context(), owner(), r.Message); agent.ReasonOf(err) != agent.ReasonReconcileFirst {
+						t.Errorf("acknowledge: %v", err)
+					}
+					v, err := a.Review(t.Context(), owner(), r.Message)
+					if err != nil || !v.Open || !strings.Contains(v.Next, next) || !strings.Contains(v.Next, "pactctl reconcile "+r.Conversation) || strings.Contains(v.Next, "acknowledge") {
+						t.Errorf("next %q, %v", v.Next, err)
+					}
+				}
+				time.Sleep(23 * time.Hour)
+				c.silence(w)
+				ctx, cancel := context.WithCancel(t.Context())
+				person := w.person()
+				person.Progress = func(e agent.Event) {
+					if e.Kind == agent.EventSending {
+						cancel()
+					}
+				}
+				if name == "connection lost" {
+					got, err := a.Reconcile(ctx, person, agent.ReconcileRequest{}) // broken off
+					if err != nil || got.Status != agent.StatusUnknown || ctx.Err() == nil {
+						t.Errorf("broken off: %+v, %v", got, err)
+					}
+					refused("asks the business what became of it")
+					declined := w.person()
+					declined.Approve = func(context.Context, agent.ApprovalRequest) (bool, error) { return false, nil }
+					w.reconcile(a, declined, agent.ReconcileRequest{}, agent.StatusDenied, agent.ReasonApprovalDenied)
+					refused("asks the business what became of it")
+				}
+				w.reconcile(a, w.person(), agent.ReconcileRequest{}, c.status, c.reason)
+				from := sent.Add(24 * time.Hour).UTC().Format("2006-01-02 15:04")
+				refused("did not answer: from " + from)
+				time.Sleep(50 * time.Minute)
+				refused("did not answer: from " + from)
+				time.Sleep(15 * time.Minute)
+				if v, err := a.Review(t.Context(), owner(), r.Message); err != nil || !strings.Contains(v.Next, "pactctl review acknowledge "+r.Message) {
+					t.Errorf("next %q, %v", v.Next, err)
+				}
+				w.stillUnknown(a, r, "network")
+				if v, err := a.Acknowledge(t.Context(), owner(), r.Message); err != nil || v.Open || v.Acknowledged.IsZero() {
+					t.Errorf("acknowledge: %+v, %v", v, err)
+				}
+			})
+		})
+	}
+	t.Run("unasked", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t)
+			a, r, _ := lost(w, cancelTrip)
+			w.mu.Lock()
+			delete(w.hosts, "https://air.example.com")
+			w.mu.Unlock()
+			time.Sleep(7 * 24 * time.Hour)
+			// Asked by who may not, or under another profile, it is not asked.
+			for _, c := range []agent.Caller{inTask("t-1", "work"), agent.TaskCaller(alice, nil, anywhere("work"))} {
+				_, _ = a.Reconcile(t.Context(), c, agent.ReconcileRequest{})
+			}
+			if _, err := a.Acknowledge(t.Context(), owner(), r.Message); agent.ReasonOf(err) != agent.ReasonReconcileFirst {
+				t.Errorf("acknowledge: %v", err)
+			}
+		})
+	})
+}
+
+// CV-4, EV-7, TR-4: an answer that is too large to be read is an answer without the
+// reply, and will not be another: it can be settled at once.
+func TestReviewOperationThatIsAnsweredTooLarge(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		a, r, _ := lost(w, cancelTrip)
+		w.biz.set(func(b *business) { b.answer = func(turn) (int, any) { return 200, strings.Repeat(" ", 513<<10) } })
+		w.reconcile(a, w.person(), agent.ReconcileRequest{}, agent.StatusUnknown, "too_large")
+		if v, err := a.Acknowledge(t.Context(), owner(), r.Message); err != nil || v.Open {
+			t.Errorf("acknowledge: %+v, %v", v, err)
+		}
+	})
+}
+
 // CV-4, CV-14: an operation that can not be asked about any more says why, and can
 // be settled.
 func TestReviewOperationThatCannotBeReconciled(t *testing.T) {
@@ -196,6 +305,65 @@ func TestReviewOperationThatCannotBeReconciled(t *testing.T) {
 			})
 		})
 	}
+}
+
+// EV-7, EV-9, AD-2, AD-4, DA-13: no task acknowledges or exports, none that is not
+// there to act disconnects, and none gives up another's sign-in. The owner's own
+// surface does all of it.
+func TestWhatNoTaskMayDo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		a := granted(w, 50*time.Minute, "trips:read")
+		w.biz.receipt = func(claims, _ map[string]any) { claims["user"] = "somebody else" }
+		r := w.send(a, w.person(), readTrips, agent.StatusReplied, "")
+		id := r.Evidence.Receipt
+		pending, err := a.Authorize(t.Context(), owner(), agent.AuthorizeRequest{Business: cardURL, Scopes: []string{"trips:cancel"}})
+		if err != nil || pending.Authorization == nil {
+			t.Fatalf("%+v, %v", pending, err)
+		}
+		z, g := pending.Authorization.ID, onlyGrant(t, a).ID
+		for _, mode := range []agent.TaskMode{agent.ModePlan, agent.ModeAnalyse, agent.ModeAct, ""} {
+			c := agent.TaskCaller(alice, &agent.Task{ID: "t-1", Source: agent.SourceOwner, Mode: mode}, nil)
+			if v, err := a.Acknowledge(t.Context(), c, id); agent.ReasonOf(err) != agent.ReasonDelegationRequired {
+				t.Errorf("%s acknowledges: %+v, %v", mode, v, err)
+			}
+			if x, err := a.ExportReceipt(t.Context(), c, id); agent.ReasonOf(err) != agent.ReasonDelegationRequired || len(x.Document()) != 0 {
+				t.Errorf("%s exports: %v", mode, err)
+			}
+			if v, err := a.CancelAuthorization(t.Context(), c, z); agent.ReasonOf(err) != agent.ReasonOtherTask {
+				t.Errorf("%s cancels: %+v, %v", mode, v, err)
+			}
+			if mode == agent.ModeAct {
+				continue
+			}
+			if v, err := a.Disconnect(t.Context(), c, g); agent.ReasonOf(err) != agent.ReasonModeForbids {
+				t.Errorf("%s disconnects: %+v, %v", mode, v, err)
+			}
+		}
+		w.send(a, w.person(), agent.SendRequest{Message: "Cancel booking X1"}, agent.StatusBlocked, agent.ReasonEvidenceReview)
+		own, err := a.Authorize(t.Context(), inTask("t-1", "work"), agent.AuthorizeRequest{Business: cardURL, Scopes: []string{"trips:history"}})
+		if err != nil || own.Authorization == nil {
+			t.Fatalf("%+v, %v", own, err)
+		}
+		if _, err := a.CancelAuthorization(t.Context(), inTask("t-2", "work"), own.Authorization.ID); agent.ReasonOf(err) != agent.ReasonOtherTask {
+			t.Errorf("another task's: %v", err)
+		}
+		if v, err := a.CancelAuthorization(t.Context(), inTask("t-1", "work"), own.Authorization.ID); err != nil || v.State != "cancelled" {
+			t.Errorf("its own: %+v, %v", v, err)
+		}
+		if v, err := a.CancelAuthorization(t.Context(), owner(), z); err != nil || v.State != "cancelled" {
+			t.Errorf("the owner cancels: %+v, %v", v, err)
+		}
+		if _, err := a.ExportReceipt(t.Context(), owner(), id); err != nil {
+			t.Errorf("the owner exports: %v", err)
+		}
+		if v, err := a.Acknowledge(t.Context(), owner(), id); err != nil || v.Open {
+			t.Errorf("the owner acknowledges: %+v, %v", v, err)
+		}
+		if v, err := a.Disconnect(t.Context(), inTask("t-1", "work"), g); err != nil || v.Grant.State != "disconnected" {
+			t.Errorf("a task that acts disconnects: %+v, %v", v, err)
+		}
+	})
 }
 
 // EV-7: what is nothing to review is not found.

@@ -15,6 +15,13 @@ import (
 // whatever a process dies of.
 const runFolder = "run"
 
+// The file of a runtime is named by it and lockSuffix, and newSuffix until it is
+// locked.
+const (
+	lockSuffix = ".lock"
+	newSuffix  = ".new"
+)
+
 // What the names of runtimes begin with. Only one of the first kind is ever
 // proven dead: by its lock. Of the others, where the file system has no locks or an
 // earlier version ran, the time of a lease is all that is known.
@@ -28,7 +35,10 @@ const (
 func (a *Agent) hold() {
 	a.runtime = newID(runtimeTimed)
 	dir := filepath.Join(a.cfg.Dir, runFolder)
-	if os.MkdirAll(dir, 0o700) != nil {
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return
+	}
+	if info, err := os.Lstat(dir); err != nil || !info.IsDir() { // a link leads to what is not ours
 		return
 	}
 	for range 10 { // another may take a file away while it is not locked yet
@@ -46,18 +56,25 @@ func (a *Agent) hold() {
 		return
 	}
 	for _, f := range files {
-		abandoned(filepath.Join(dir, f.Name()))
+		if lockName(f.Name()) {
+			lockHeld(filepath.Join(dir, f.Name()))
+		}
 	}
 }
 
+// lockName reports whether a file can be one of lockNew's.
+func lockName(name string) bool {
+	return strings.HasPrefix(name, runtimeLocked+"-") && (strings.HasSuffix(name, lockSuffix) || strings.HasSuffix(name, lockSuffix+newSuffix))
+}
+
 func (a *Agent) lockPath(runtime string) string {
-	return filepath.Join(a.cfg.Dir, runFolder, runtime+".lock")
+	return filepath.Join(a.cfg.Dir, runFolder, runtime+lockSuffix)
 }
 
 // lockNew makes a file that is locked from the moment it has its name on. nil if
 // it cannot be, also where a second holder would be let in.
 func lockNew(path string) *flock.Flock {
-	fresh := path + ".new"
+	fresh := path + newSuffix
 	l := flock.New(fresh, flock.SetFlag(os.O_CREATE|os.O_RDWR))
 	if ok, err := l.TryLock(); ok && err == nil {
 		second := flock.New(fresh, flock.SetFlag(os.O_RDONLY))
@@ -72,17 +89,28 @@ func lockNew(path string) *flock.Flock {
 	return nil
 }
 
-// abandoned reports that nobody holds the lock of a file, and removes it. Names
-// are never used again, so that it stays so.
-func abandoned(path string) bool {
+// lockHeld reports whether somebody holds the lock of a file, and whether that is
+// known rather than in doubt. A file whose lock nobody holds is removed; names are
+// never used again, so that it stays so.
+func lockHeld(path string) (held, known bool) {
+	info, err := os.Lstat(path)
+	if err != nil {
+		return !errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrNotExist)
+	}
+	if !info.Mode().IsRegular() { // nothing of ours; and to open a pipe would wait
+		return true, false
+	}
 	l := flock.New(path, flock.SetFlag(os.O_RDONLY))
 	free, err := l.TryRLock() // shared, so that two who look at once see the same
-	if err != nil || !free {
-		return errors.Is(err, fs.ErrNotExist)
+	switch {
+	case err != nil:
+		return !errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrNotExist)
+	case !free:
+		return true, true
 	}
 	_ = os.Remove(path)
 	_ = l.Unlock()
-	return true
+	return false, true
 }
 
 // letGo gives the lock back: what this Agent still holds leases of is free.
@@ -101,17 +129,32 @@ func (a *Agent) letGo() {
 // a lock that is free, or gone, proves the contrary; in doubt the lease's time
 // counts.
 func (a *Agent) alive(owner string) bool {
+	alive, _ := a.life(owner)
+	return alive
+}
+
+// life is alive, and whether that is known rather than in doubt.
+func (a *Agent) life(owner string) (alive, known bool) {
 	runtime, _, _ := strings.Cut(owner, "/")
-	if runtime == a.runtime || a.lock == nil || !strings.HasPrefix(runtime, runtimeLocked+"-") || filepath.Base(runtime) != runtime {
-		return true
+	switch {
+	case runtime == a.runtime:
+		return true, true
+	case a.lock == nil || !strings.HasPrefix(runtime, runtimeLocked+"-") || filepath.Base(runtime) != runtime:
+		return true, false
 	}
-	return !abandoned(a.lockPath(runtime))
+	return lockHeld(a.lockPath(runtime))
 }
 
 // held reports whether somebody works on a record: the lease runs, and its
-// holder is not proven dead.
+// holder is not proven dead. One that ends later than any lease can, and whose
+// holder is not known to live, is of a clock that was wrong, and over.
 func (a *Agent) held(h *Head) bool {
-	return h.LeaseOwner != "" && a.now().Before(h.LeaseUntil) && a.alive(h.LeaseOwner)
+	left := h.LeaseUntil.Sub(a.now())
+	if h.LeaseOwner == "" || left <= 0 {
+		return false
+	}
+	alive, known := a.life(h.LeaseOwner)
+	return alive && (known || left <= a.params.farthestLease())
 }
 
 // leased reports whether somebody other than owner does.

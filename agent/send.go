@@ -31,7 +31,9 @@ type operation struct {
 	audience string
 	provider int64 // its config revision
 
+	sends       bool // req is a new message
 	reconciling bool // CV-14: message is one that was sent before
+	unusable    bool // the business's card or provider: it cannot even be asked
 
 	conversation *conversation
 	owner        string // of the conversation's lease
@@ -50,6 +52,7 @@ type operation struct {
 	rounds    int
 
 	message   *message
+	open      *message    // another one, whose unknown outcome holds this one back (CV-4)
 	sentUnder *delegation // what its last attempt carried; nil: nothing
 	result    Result
 }
@@ -66,8 +69,8 @@ var errAgain = errors.New("authority is asked again")
 const maxRounds = 6
 
 // Send sends a message to a business and judges what comes back. How it ended
-// is in the Result; an error means that the journal itself failed, or that the
-// call was malformed.
+// is in the Result; an error means that the journal itself or a callback of the
+// caller failed, or that the call was malformed.
 func (a *Agent) Send(ctx context.Context, c Caller, req SendRequest) (Result, error) {
 	if err := c.check(); err != nil {
 		return Result{}, err
@@ -75,7 +78,7 @@ func (a *Agent) Send(ctx context.Context, c Caller, req SendRequest) (Result, er
 	ctx = withNetwork(ctx, c)
 	op := &operation{
 		caller: c, ref: req.Business, req: req, purpose: truncate(req.Message, maxPurpose),
-		owner: a.runtime + "/" + newID("turn"), wireID: uuid.NewString(),
+		owner: a.runtime + "/" + newID("turn"), wireID: uuid.NewString(), sends: true,
 		required: ScopeSet(strings.Join(req.Scopes, " ")),
 	}
 	return op.finish(ctx, a.send(ctx, op))
@@ -150,6 +153,9 @@ func (op *operation) finish(ctx context.Context, err error) (Result, error) {
 	case err == nil:
 	case errors.As(err, &refusal):
 		r.Status, r.Reason, r.Detail = refusal.Status, refusal.Reason, truncate(RedactText(refusal.text()), maxDescription)
+		if op.open != nil && r.Reason == ReasonUnresolved { // what is to be reconciled first
+			r.Message, r.Conversation = op.open.ID, op.open.Conversation
+		}
 	case ctx.Err() == nil:
 		return *r, err
 	case r.Authorization != nil && r.Authorization.State == authorizationPending: // DA-17
@@ -192,8 +198,15 @@ func (a *Agent) hasBusiness(ctx context.Context, op *operation) error {
 		}
 	}
 	b, err := a.currentBusiness(ctx, op.caller, op.ref)
+	op.unusable = ReasonOf(err) != ""
 	if b != nil {
 		op.business = b
+	}
+	var r *Refusal
+	if op.sends && errors.As(err, &r) && r.Status == StatusUnsupported { // AD-1 has more to say before that
+		if err := admitText(op); err != nil {
+			return err
+		}
 	}
 	return err
 }
@@ -209,6 +222,7 @@ func (a *Agent) stillAllowed(ctx context.Context, op *operation) error {
 func (a *Agent) isCurrent(ctx context.Context, op *operation) error {
 	revision := op.business.CardRevision
 	b, err := a.currentBusiness(ctx, op.caller, op.business.ID)
+	op.unusable = ReasonOf(err) != ""
 	if b != nil {
 		op.business = b
 	}
@@ -220,6 +234,7 @@ func (a *Agent) isCurrent(ctx context.Context, op *operation) error {
 
 func (a *Agent) hasProvider(ctx context.Context, op *operation) (err error) {
 	op.audience, op.provider, err = a.readyProvider(ctx, op.who, op.business.Card.Origin)
+	op.unusable = ReasonOf(err) != ""
 	return err
 }
 
@@ -265,6 +280,17 @@ func (a *Agent) computeEffect(_ context.Context, op *operation) error {
 
 // admit is AD-1, in its order.
 func (a *Agent) admit(_ context.Context, op *operation) error {
+	if err := admitText(op); err != nil {
+		return err
+	}
+	if op.business.State != businessSupported {
+		return refuse(StatusUnsupported, op.business.Card.Reason, "the business is not supported")
+	}
+	return knownScopes(op)
+}
+
+// admitText is what of AD-1 does not hang on the business.
+func admitText(op *operation) error {
 	text := op.req.Message
 	if err := op.caller.mayAct("send to a business"); err != nil { // AD-2, AD-4
 		return err
@@ -279,10 +305,7 @@ func (a *Agent) admit(_ context.Context, op *operation) error {
 	if !utf8.ValidString(text) {
 		return refuse(StatusFailed, ReasonInvalidInput, "message: it is not valid UTF-8")
 	}
-	if op.business.State != businessSupported {
-		return refuse(StatusUnsupported, op.business.Card.Reason, "the business is not supported")
-	}
-	return knownScopes(op)
+	return nil
 }
 
 // knownScopes holds the required scopes to the card (AD-1, AD-4).
@@ -307,6 +330,10 @@ func knownScopes(op *operation) error {
 func (a *Agent) askConsent(ctx context.Context, op *operation) error {
 	if len(op.required) == 0 || op.grant != nil {
 		return nil
+	}
+	// The owner may have taken their time to approve (PO-7).
+	if err := a.stillAllowed(ctx, op); err != nil {
+		return err
 	}
 	if err := a.awaiting(ctx, op, conversationAwaitingBusiness); err != nil {
 		return err

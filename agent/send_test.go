@@ -507,3 +507,20 @@ func TestPrincipalsAreApart(t *testing.T) {
 		}
 	})
 }
+
+// AD-1: who sends and what are asked before whether the business is supported.
+func TestAdmissionBeforeUnsupported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		a := w.enrolled()
+		w.biz.set(func(b *business) { b.card["supportedInterfaces"].([]any)[0].(map[string]any)["tenant"] = "x" })
+		bot := owner()
+		bot.Origin = agent.OriginBot
+		bot.Network = anywhere("bots")
+		w.send(a, bot, agent.SendRequest{Message: " "}, agent.StatusBlocked, agent.ReasonDelegationRequired)
+		w.send(a, owner(), agent.SendRequest{Message: " "}, agent.StatusFailed, agent.ReasonBlankMessage)
+		w.send(a, owner(), agent.SendRequest{Message: strings.Repeat("x", 4001)}, agent.StatusFailed, agent.ReasonMessageTooLong)
+		w.send(a, owner(), agent.SendRequest{Message: "password: x"}, agent.StatusBlocked, agent.ReasonSensitiveContent)
+		w.send(a, owner(), agent.SendRequest{Message: "Show", Scopes: []string{"no:such"}}, agent.StatusUnsupported, agent.ReasonTenant)
+	})
+}

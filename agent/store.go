@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,6 +17,8 @@ var (
 	// ErrConflict: the record changed since it was read, or exists already, or
 	// its key is taken.
 	ErrConflict = errors.New("changed meanwhile")
+	// ErrDamaged: a record cannot be read as what it is.
+	ErrDamaged = errors.New("the profile's store is damaged: see pactctl doctor")
 )
 
 // Store is the agent's durable journal. Its transactions are serializable, also
@@ -115,6 +118,7 @@ type Query struct {
 	Conversation  string
 	Key           string
 	States        []string
+	Offset        int // how many of the newest are left out
 	Limit         int // 0: all
 }
 
@@ -188,8 +192,27 @@ func put(tx Tx, e entity) error {
 
 func decode(e entity, r Record) error {
 	if err := json.Unmarshal(r.Data, e); err != nil {
-		return fmt.Errorf("decode %s %s: %w", e.kind(), r.ID, err)
+		// What the record holds is not for messages; the place is.
+		var at *json.SemanticError
+		if errors.As(err, &at) && at.JSONPointer != "" {
+			return fmt.Errorf("%w: %s %s cannot be read at %s", ErrDamaged, e.kind(), r.ID, truncate(string(at.JSONPointer), maxScopeID))
+		}
+		return fmt.Errorf("%w: %s %s cannot be read", ErrDamaged, e.kind(), r.ID)
 	}
 	*e.head() = r.Head
 	return nil
+}
+
+// readable is an error that wraps ErrDamaged if a record of whatever kind cannot be
+// read.
+func readable(tx Tx) error {
+	return cmp.Or(
+		canFind[settings](tx), canFind[identity](tx), canFind[binding](tx), canFind[provider](tx), canFind[business](tx), canFind[grant](tx),
+		canFind[authorization](tx), canFind[conversation](tx), canFind[message](tx), canFind[receipt](tx), canFind[block](tx),
+	)
+}
+
+func canFind[T any, P typed[T]](tx Tx) error {
+	_, err := find[T, P](tx, Query{AllPrincipals: true})
+	return err
 }

@@ -139,6 +139,7 @@ func (a *Agent) resume(ctx context.Context, op *operation, z *authorization) (*a
 		err = c.stillWaiting(ctx)
 	}
 	if err == nil {
+		a.revalidate(ctx, c, op.business) // DI-3, before a link is shown
 		_, err = p.stillWanted(ctx, z)
 	}
 	if err == nil || passing(ReasonOf(err)) || a.held(&z.Head) { // whoever polls it settles it

@@ -271,7 +271,7 @@ func TestReconcileUnderTheSameProfile(t *testing.T) {
 				t.Errorf("%s: %+v, %v", name, got, err)
 			}
 		}
-		if _, err := a.Acknowledge(t.Context(), c, r.Message); agent.ReasonOf(err) != agent.ReasonReconcileFirst {
+		if _, err := a.Acknowledge(t.Context(), c, r.Message); agent.ReasonOf(err) != agent.ReasonDelegationRequired {
 			t.Errorf("acknowledged by who can ask: %v", err)
 		}
 		got, err := a.Reconcile(t.Context(), c, agent.ReconcileRequest{Conversation: r.Conversation})

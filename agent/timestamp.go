@@ -14,7 +14,8 @@ const leapSecond = "60"
 
 // parseTimestamp reads an RFC 3339 time, in its lower-case form too. A leap
 // second, which can only be the last one of a month of UTC (RFC 3339 section
-// 5.7), is the second after the one before it.
+// 5.7), is the second after the one before it. In UTC it must be of the years 1 to
+// 9999, so that it can be written down again.
 func parseTimestamp(s string) (time.Time, bool) {
 	s = strings.ToUpper(s)
 	at := timestamp.FindStringSubmatchIndex(s)
@@ -35,5 +36,6 @@ func parseTimestamp(s string) (time.Time, bool) {
 			return time.Time{}, false
 		}
 	}
-	return t, true
+	year := t.UTC().Year()
+	return t, year >= 1 && year <= 9999
 }

@@ -23,9 +23,9 @@ func or(a, b string) string {
 }
 
 // adoptContext takes the context that the business minted, if none is held
-// (CV-7).
+// (CV-7). A secret that it echoes is none: it would be kept and shown (RD-2).
 func (op *operation) adoptContext(id string) {
-	if op.conversation.ContextID == "" && len(id) <= maxURLInput {
+	if op.conversation.ContextID == "" && len(id) <= maxURLInput && RedactText(id) == id {
 		op.conversation.ContextID = id
 	}
 }
@@ -139,7 +139,7 @@ func (a *Agent) attempts(ctx context.Context, op *operation, m *message, reconci
 			if silent == len(a.params.NoReplyWaits) {
 				return reply, Outcome{State: OutcomeUnknown, Reason: ReasonStillProcessing}, nil
 			}
-			if !a.pause(ctx, op, m, a.params.NoReplyWaits[silent], "the business still works on it") {
+			if !a.pause(ctx, op, m, a.params.NoReplyWaits[silent], "the business has no answer yet") {
 				return reply, Outcome{State: OutcomeUnknown, Reason: ReasonUserCancelled}, nil
 			}
 			silent++

@@ -234,8 +234,12 @@ func (t *tx) Find(kind agent.Kind, q agent.Query) ([]agent.Record, error) {
 		clause = "WHERE " + strings.Join(where, " AND ")
 	}
 	clause += " ORDER BY created DESC, rowid DESC"
-	if q.Limit > 0 {
-		clause, args = clause+" LIMIT ?", append(args, q.Limit)
+	if q.Limit > 0 || q.Offset > 0 {
+		limit := q.Limit
+		if limit == 0 {
+			limit = -1 // all
+		}
+		clause, args = clause+" LIMIT ? OFFSET ?", append(args, limit, q.Offset)
 	}
 	return t.query(kind, clause, args...)
 }

@@ -162,6 +162,9 @@ func testStore(t *testing.T, open func(t *testing.T) (s agent.Store, again func(
 		}{
 			"newest first": {agent.Query{}, "3 2 1 0"},
 			"limit":        {agent.Query{Limit: 2}, "3 2"},
+			"offset":       {agent.Query{Offset: 1}, "2 1 0"},
+			"both":         {agent.Query{Offset: 1, Limit: 2}, "2 1"},
+			"beyond":       {agent.Query{Offset: 4}, ""},
 			"states":       {agent.Query{States: []string{"a", "c"}}, "3 2 0"},
 			"business":     {agent.Query{Business: "b1"}, "3 1"},
 			"conversation": {agent.Query{Conversation: "c0", States: []string{"b"}}, "1"},
