@@ -196,8 +196,19 @@ func TestAgentCommands(t *testing.T) {
 	}
 	grants := b.json(false, 0, "grants")["grants"].([]any)
 	id := grants[0].(map[string]any)["id"].(string)
-	if v := b.json(false, 0, "disconnect", id); v["grant"].(map[string]any)["state"] != "disconnected" {
+	code, stdout, stderr = b.run(false, "", "disconnect", id)
+	if code != 3 || stdout != "" || !strings.Contains(stderr, "This ends "+id+" at b-") || !strings.Contains(stderr, "answer with --yes") {
+		t.Errorf("disconnect unasked: exit %d\n%s%s", code, stdout, stderr)
+	}
+	if v := b.json(false, 0, "grants")["grants"].([]any)[0].(map[string]any); v["state"] != "active" {
+		t.Errorf("disconnected unasked: %v", v)
+	}
+	if v := b.json(false, 0, "disconnect", id, "--yes"); v["grant"].(map[string]any)["state"] != "disconnected" {
 		t.Errorf("disconnect %v", v)
+	}
+	code, stdout, stderr = b.run(false, "", "disconnect", id) // nothing is left to ask about
+	if code != 0 || !strings.Contains(stdout, "had been disconnected already") {
+		t.Errorf("disconnect again: exit %d\n%s%s", code, stdout, stderr)
 	}
 	conversations := b.json(false, 0, "conversations", "list")["conversations"].([]any)
 	for _, args := range [][]string{

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/pactsigner/pactsigner/agent"
 )
@@ -30,6 +31,12 @@ exit code is 3.`,
 	}
 	p := newProfile(a, cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := notEmpty(cmd, "scope"); err != nil {
+			return err
+		}
+		if err := positive(timeout); err != nil {
+			return err
+		}
 		if len(req.Scopes) == 0 {
 			return usagef("--scope ID is required: pactctl discover lists the permissions of a business")
 		}
@@ -41,13 +48,40 @@ exit code is 3.`,
 			if err != nil {
 				return err
 			}
-			return p.ended(r, func(pr *printer) { printGranted(pr, r) })
+			return p.ended(r, func(pr *printer) { printGranted(pr, r, req.Scopes) })
 		})
 	}
 	cmd.Flags().StringSliceVar(&req.Scopes, "scope", nil, "permission `ID` of the card; may be repeated")
 	cmd.Flags().StringVar(&req.Purpose, "purpose", "", "`TEXT` that reminds you what it is for")
 	cmd.Flags().DurationVar(&timeout, "timeout", 0, "wait at most this `DURATION`")
 	return cmd
+}
+
+// notEmpty refuses flags that were given without a value: they would be taken as not
+// given.
+func notEmpty(cmd *cobra.Command, names ...string) error {
+	for _, name := range names {
+		f := cmd.Flags().Lookup(name)
+		if f == nil || !f.Changed {
+			continue
+		}
+		values := []string{f.Value.String()}
+		if list, ok := f.Value.(pflag.SliceValue); ok {
+			values = list.GetSlice()
+		}
+		if len(values) == 0 || slices.ContainsFunc(values, func(v string) bool { return strings.TrimSpace(v) == "" }) {
+			return usagef("--%s is empty: give a value, or leave the flag out", name)
+		}
+	}
+	return nil
+}
+
+// positive refuses a --timeout that is over before it begins.
+func positive(timeout time.Duration) error {
+	if timeout < 0 {
+		return usagef("--timeout %v is negative", timeout)
+	}
+	return nil
 }
 
 // atMost bounds a wait; 0 does not.
@@ -58,9 +92,16 @@ func atMost(ctx context.Context, d time.Duration) (context.Context, context.Canc
 	return context.WithTimeout(ctx, d)
 }
 
-func printGranted(p *printer, r agent.Result) {
+// printGranted tells what is allowed now; what was not asked for stands apart.
+func printGranted(p *printer, r agent.Result, asked []string) {
 	if g := r.Grant; g != nil {
 		p.say(0, "%s allows: %s", g.BusinessName, strings.Join(g.Scopes, " "))
+		if z := r.Authorization; z != nil {
+			asked = slices.Concat(asked, z.Scopes)
+		}
+		if more := slices.DeleteFunc(slices.Clone(g.Scopes), func(id string) bool { return slices.Contains(asked, id) }); len(more) > 0 {
+			p.say(0, "Not asked for: %s", strings.Join(more, " "))
+		}
 		p.fields("grant", g.ID, "until", p.at(g.Expires))
 	}
 }
@@ -92,23 +133,24 @@ func newAuthorizationListCmd(p *profile) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return p.app.print(map[string]any{"authorizations": list}, func(pr *printer) {
-					if len(list) == 0 {
-						pr.line("No sign-ins.")
-						return
-					}
-					var rows [][]string
-					for _, v := range list {
-						state, when := v.State, pr.ago(v.Settled)
-						if v.State == "pending" {
-							when = "ends " + pr.ago(v.Deadline)
-						}
-						rows = append(rows, []string{v.ID, state, when, v.BusinessName, strings.Join(v.Scopes, " ")})
-					}
-					pr.table([]string{"ID", "STATE", "WHEN", "BUSINESS", "SCOPES"}, rows)
-				})
+				return p.app.print(map[string]any{"authorizations": list}, func(pr *printer) { printAuthorizations(pr, list) })
 			})
 		},
+	}
+}
+
+// printAuthorizations writes two lines a sign-in, as printGrants does.
+func printAuthorizations(p *printer, list []agent.AuthorizationView) {
+	if len(list) == 0 {
+		p.line("No sign-ins.")
+	}
+	for _, v := range list {
+		when := p.ago(v.Settled)
+		if v.State == "pending" {
+			when = "ends " + p.ago(v.Deadline)
+		}
+		p.labelled(v.ID+"  ", because(v.State, v.Reason)+", "+when)
+		p.say(4, "%s: %s", businessOf(v.Business, v.BusinessName), strings.Join(v.Scopes, " "))
 	}
 }
 
@@ -130,7 +172,7 @@ pending, 1 if it ended otherwise.`,
 				}
 				i := slices.IndexFunc(list, func(v agent.AuthorizationView) bool { return v.ID == args[0] })
 				if i < 0 {
-					return fmt.Errorf("there is no sign-in %q: pactctl authorization list lists them", args[0])
+					return notThere(agent.ErrNotFound, "sign-in", args[0], "authorization list")
 				}
 				v := list[i]
 				if err := p.app.print(v, func(pr *printer) { printAuthorization(pr, v) }); err != nil {
@@ -155,7 +197,7 @@ pending, 1 if it ended otherwise.`,
 func printAuthorization(p *printer, v agent.AuthorizationView) {
 	p.fields(
 		"sign-in", v.ID,
-		"business", v.BusinessName,
+		"business", businessOf(v.Business, v.BusinessName),
 		"state", v.State,
 		"reason", v.Reason,
 		"asked for", strings.Join(v.Scopes, " "),
@@ -179,14 +221,18 @@ end. Exit code 3 if it is still pending when the wait is over.`,
   pactctl authorization wait signin-3f9k2m --timeout 1m -o json`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := positive(timeout); err != nil {
+				return err
+			}
+			p.waitFor = args[0]
 			return p.with(cmd.Context(), func(ctx context.Context, ag *agent.Agent, c agent.Caller) error {
 				ctx, cancel := atMost(ctx, timeout)
 				defer cancel()
 				r, err := ag.WaitAuthorization(ctx, c, args[0])
 				if err != nil {
-					return err
+					return notThere(err, "sign-in", args[0], "authorization list")
 				}
-				return p.ended(r, func(pr *printer) { printGranted(pr, r) })
+				return p.ended(r, func(pr *printer) { printGranted(pr, r, nil) })
 			})
 		},
 	}
@@ -204,7 +250,7 @@ func newAuthorizationCancelCmd(p *profile) *cobra.Command {
 			return p.with(cmd.Context(), func(ctx context.Context, ag *agent.Agent, c agent.Caller) error {
 				v, err := ag.CancelAuthorization(ctx, c, args[0])
 				if err != nil {
-					return err
+					return notThere(err, "sign-in", args[0], "authorization list")
 				}
 				return p.app.print(v, func(pr *printer) { pr.line("Sign-in %s is %s.", v.ID, v.State) })
 			})

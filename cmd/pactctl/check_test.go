@@ -321,7 +321,8 @@ func TestCheckUsage(t *testing.T) {
 		code int
 		says string
 	}{
-		{"card", 2, "accepts 1 arg"},
+		{"card", 2, "FILE|URL|- is missing: pactctl check card FILE|URL|-"},
+		{"metadata --card x y z", 2, `"z" is one argument too many`},
 		{"metadata x", 2, "--card is required"},
 		{"metadata - --card -", 2, "both be standard input"},
 		{"token - --at yesterday", 2, "RFC 3339"},

@@ -33,20 +33,22 @@ func newConversationsListCmd(p *profile) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return p.app.print(map[string]any{"conversations": list}, func(pr *printer) {
-					if len(list) == 0 {
-						pr.line("No conversations.")
-						return
-					}
-					var rows [][]string
-					for _, v := range list {
-						rows = append(rows, []string{v.ID, v.State, pr.ago(v.Updated), v.BusinessName})
-					}
-					pr.table([]string{"ID", "STATE", "LAST", "BUSINESS"}, rows)
-				})
+				return p.app.print(map[string]any{"conversations": list}, func(pr *printer) { printConversations(pr, list) })
 			})
 		},
 	}
+}
+
+func printConversations(p *printer, list []agent.ConversationView) {
+	if len(list) == 0 {
+		p.line("No conversations.")
+		return
+	}
+	var rows [][]string
+	for _, v := range list {
+		rows = append(rows, []string{v.ID, v.State, p.ago(v.Updated), businessOf(v.Business, v.BusinessName)})
+	}
+	p.table([]string{"ID", "STATE", "LAST", "BUSINESS"}, rows)
 }
 
 func newConversationsShowCmd(p *profile) *cobra.Command {
@@ -60,7 +62,7 @@ func newConversationsShowCmd(p *profile) *cobra.Command {
 			return p.with(cmd.Context(), func(ctx context.Context, ag *agent.Agent, c agent.Caller) error {
 				v, err := ag.Conversation(ctx, c, args[0])
 				if err != nil {
-					return err
+					return notThere(err, "conversation", args[0], "conversations list")
 				}
 				return p.app.print(v, func(pr *printer) { printConversation(pr, v) })
 			})
@@ -69,7 +71,7 @@ func newConversationsShowCmd(p *profile) *cobra.Command {
 }
 
 func printConversation(p *printer, v agent.ConversationView) {
-	p.fields("conversation", v.ID, "with", v.BusinessName, "state", v.State, "reason", v.Reason, "last", p.at(v.Updated))
+	p.fields("conversation", v.ID, "with", businessOf(v.Business, v.BusinessName), "state", v.State, "reason", v.Reason, "last", p.at(v.Updated))
 	for _, m := range v.Messages {
 		p.line("")
 		what := m.Effect.String()
@@ -78,10 +80,10 @@ func printConversation(p *printer, v agent.ConversationView) {
 		}
 		p.say(0, "%s, %s, %s, %s", stamp(p, m.Created), m.ID, what, strings.TrimSpace(m.State+" "+m.Reason))
 		p.line("you")
-		printTextAt(p, m.Text)
+		printText(p, m.Text)
 		if m.Reply != "" {
 			p.line("%s", v.BusinessName)
-			printTextAt(p, m.Reply)
+			printText(p, m.Reply)
 		}
 		if m.Evidence != nil {
 			p.line("receipt %s: %s", m.Evidence.Receipt, m.Evidence.Verdict)
@@ -89,8 +91,9 @@ func printConversation(p *printer, v agent.ConversationView) {
 	}
 }
 
-// printTextAt writes a text two columns in.
-func printTextAt(p *printer, text string) {
+// printText writes a text two columns in, so that no line of it can be taken for one of
+// ours, with nothing in it that steers a terminal (RD-4).
+func printText(p *printer, text string) {
 	for line := range strings.SplitSeq(text, "\n") {
 		p.line("  %s", line)
 	}

@@ -14,11 +14,11 @@ import (
 func newDiscoverCmd(a *app) *cobra.Command {
 	var refresh bool
 	cmd := &cobra.Command{
-		Use:   "discover DOMAIN|CARD_URL",
+		Use:   "discover DOMAIN|CARD_URL|ID",
 		Short: "Find a business and tell what it offers",
-		Long: `Find a business by its domain or its card's URL, and tell what it offers. What
-a card says about itself is the business's word. Exit code 1 if it cannot be
-used.`,
+		Long: `Find a business by its domain or its card's URL, or one that was found before by
+its id, and tell what it offers. What a card says about itself is the business's
+word. Exit code 1 if it cannot be used.`,
 		Example: `  pactctl discover larkline.example
   pactctl discover https://provider.example.com/a2a/air/agent-card.json -o json`,
 		Args: cobra.ExactArgs(1),
@@ -30,7 +30,7 @@ used.`,
 			req.Refresh = refresh
 			v, err := ag.Discover(ctx, c, req)
 			if err != nil {
-				return refused(err)
+				return err
 			}
 			if err := a.print(v, func(pr *printer) { printBusiness(pr, v) }); err != nil {
 				return err

@@ -228,11 +228,9 @@ var moments = []struct {
 	{regexp.MustCompile(`\buntil \d\d:\d\d:\d\d UTC`), "until 15:19:26 UTC"},
 	{regexp.MustCompile(`\b(Mon|Tue|Wed|Thu|Fri|Sat|Sun) \d{1,2} [A-Z][a-z]{2} \d{4}\b`), "Mon 23 Mar 2026"},
 	{regexp.MustCompile(`\((now|\d{1,2}s ago)\)`), "(2s ago)"},
+	{regexp.MustCompile(`, (now|\d{1,2}s ago)`), ", 2s ago"},
 	{regexp.MustCompile(`\bended (now|\d{1,2}s ago)`), "ended 2s ago"},
 }
-
-// inColumn are times of a moment ago in a table, whose heading is as wide as they get.
-var inColumn = regexp.MustCompile(`(?m)(  )(now|\d{1,2}s ago)( {2,})`)
 
 // canonical is what the page says for a text that was printed.
 func (n *pageNames) canonical(text string) string {
@@ -245,9 +243,6 @@ func (n *pageNames) canonical(text string) string {
 	for _, m := range moments {
 		text = m.is.ReplaceAllString(text, m.page)
 	}
-	text = inColumn.ReplaceAllStringFunc(text, func(cell string) string {
-		return "  " + fmt.Sprintf("%-*s", len(cell)-2, "2s ago")
-	})
 	return text
 }
 

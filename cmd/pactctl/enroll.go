@@ -33,6 +33,7 @@ businesses on this machine are allowed too.`,
 		Args: cobra.NoArgs,
 	}
 	p := newProfile(a, cmd)
+	p.makes = true
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		switch u := req.SignerURL; {
 		case u == "":

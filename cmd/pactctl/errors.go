@@ -39,6 +39,17 @@ func actf(format string, args ...any) error {
 	return &codedError{exitAct, fmt.Errorf(format, args...)}
 }
 
+// errSaid ends the program without a word: what is wrong was told already.
+var errSaid = errors.New("told already")
+
+// notThere says of what a profile does not have which command lists what it has.
+func notThere(err error, what, id, list string) error {
+	if errors.Is(err, agent.ErrNotFound) {
+		return fmt.Errorf("there is no %s %q: pactctl %s lists them", what, id, list)
+	}
+	return err
+}
+
 // exitCode is the code that the program ends with after err.
 func exitCode(ctx context.Context, err error) int {
 	var coded *codedError

@@ -2,8 +2,8 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -51,10 +51,22 @@ func printGrants(p *printer, list []agent.GrantView) {
 		if !g.Ended.IsZero() {
 			when = "ended " + p.ago(g.Ended)
 		}
-		p.say(0, "%s  %s, %s", g.ID, g.State, when)
-		p.say(4, "%s: %s", g.BusinessName, strings.Join(g.Scopes, " "))
+		p.labelled(g.ID+"  ", because(g.State, g.Reason)+", "+when)
+		p.say(4, "%s: %s", businessOf(g.Business, g.BusinessName), strings.Join(g.Scopes, " "))
 	}
 }
+
+// because is a state, and why, if that says more.
+func because(state, reason string) string {
+	if reason == "" || reason == state {
+		return state
+	}
+	return state + " (" + reason + ")"
+}
+
+// businessOf names a business: by its id, for its name is its own word, and others may
+// have the same (RD-4).
+func businessOf(id, name string) string { return strings.TrimSpace(id + " " + name) }
 
 // newDisconnectCmd ends a grant.
 func newDisconnectCmd(a *app) *cobra.Command {
@@ -63,36 +75,72 @@ func newDisconnectCmd(a *app) *cobra.Command {
 		Short: "End what you allowed at a business",
 		Long: `End a grant: its tokens are deleted here, and revoked at the business if it
 has a way for that. What it says tells which. Grants and their ids are listed by
-pactctl grants.`,
+pactctl grants.
+
+It asks first; --yes answers. An operation of unknown outcome that was sent
+under the grant can not be reconciled once that has ended.`,
 		Example: `  pactctl grants
-  pactctl disconnect grant-3f9k2m`,
+  pactctl disconnect grant-3f9k2m
+  pactctl disconnect grant-3f9k2m --yes -o json`,
 		Args: cobra.ExactArgs(1),
 	}
 	p := newProfile(a, cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return p.with(cmd.Context(), func(ctx context.Context, ag *agent.Agent, c agent.Caller) error {
-			v, err := ag.Disconnect(ctx, c, args[0])
-			if errors.Is(err, agent.ErrNotFound) {
+			list, err := ag.Grants(ctx, c)
+			if err != nil {
+				return err
+			}
+			i := slices.IndexFunc(list, func(g agent.GrantView) bool { return g.ID == args[0] })
+			if i < 0 {
 				return fmt.Errorf("there is no grant %q: pactctl grants lists their ids", args[0])
 			}
-			if err != nil {
-				return refused(err)
+			before := list[i]
+			if before.State == "active" {
+				open, err := ag.Reviews(ctx, c, false)
+				if err != nil {
+					return err
+				}
+				if err := a.confirm(ctx, disconnectQuestion(before, open)); err != nil {
+					return err
+				}
 			}
-			return a.print(v, func(pr *printer) { printDisconnected(pr, v) })
+			v, err := ag.Disconnect(ctx, c, args[0])
+			if err != nil {
+				return err
+			}
+			return a.print(v, func(pr *printer) { printDisconnected(pr, v, before.State != "active") })
 		})
 	}
 	return cmd
 }
 
-func printDisconnected(p *printer, v agent.DisconnectView) {
+// disconnectQuestion tells what ends with a grant; open is what waits for the owner.
+func disconnectQuestion(g agent.GrantView, open []agent.ReviewItem) string {
+	text := fmt.Sprintf("This ends %s at %s: %s.", g.ID, businessOf(g.Business, g.BusinessName), strings.Join(g.Scopes, " "))
+	for _, v := range open {
+		if v.Kind == agent.ReviewOperation && v.Business == g.Business {
+			text += fmt.Sprintf(" The outcome of %s there is unknown: if it was sent under this grant, it can not be reconciled after that (before: pactctl reconcile %s).", v.ID, v.Conversation)
+		}
+	}
+	return clean(text) + " End it?"
+}
+
+// printDisconnected says what a disconnect did; ended: the grant had ended before.
+func printDisconnected(p *printer, v agent.DisconnectView, ended bool) {
 	g := v.Grant
-	switch g.State {
-	case "superseded":
+	switch {
+	case g.State == "superseded":
 		p.say(0, "Grant %s had ended: a newer grant took its place, see pactctl grants.", g.ID)
-	case "disconnected":
+	case ended && g.State == "disconnected":
+		p.say(0, "Grant %s had been disconnected already, %s.", g.ID, p.ago(g.Ended))
+	case g.State == "disconnected":
 		p.say(0, "Grant %s is disconnected here.", g.ID)
 	default:
-		p.say(0, "Grant %s had ended: %s.", g.ID, g.State)
+		p.say(0, "Grant %s had ended: %s.", g.ID, because(g.State, g.Reason))
+	}
+	if ended {
+		return
 	}
 	if v.RevokedAtBusiness {
 		p.say(0, "%s confirmed that it revoked it.", g.BusinessName)

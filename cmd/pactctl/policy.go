@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -12,8 +13,9 @@ import (
 // newPolicyCmd shows what may be done at all, and keeps the owner's part of it.
 func newPolicyCmd(a *app) *cobra.Command {
 	cmd := newGroupCmd("policy", "Show and set whether PACT may be used")
-	cmd.Long = `Show and set whether PACT may be used. PACT_DISABLED=1 and the administrator's
-policy file come before what is set here: they can only narrow it.`
+	cmd.Long = `Show and set whether PACT may be used. PACT_DISABLED and the administrator's
+policy file come before what is set here: they can only narrow it.
+PACT_DISABLED switches PACT off, whatever it is but empty, 0 or false.`
 	cmd.Example = `  pactctl policy show
   pactctl policy prefer require-pact
   pactctl policy off`
@@ -49,9 +51,14 @@ func printPolicy(p *printer, v agent.PolicyView) {
 	} else {
 		p.say(0, "PACT may not be used: %s: %s", v.Reason, v.Detail)
 	}
-	env := "not set"
-	if v.DisabledByEnv {
-		env = "1: off"
+	env := os.Getenv("PACT_DISABLED")
+	switch {
+	case env == "":
+		env = "not set"
+	case v.DisabledByEnv:
+		env += ": off"
+	default:
+		env += ": not off"
 	}
 	pairs := []string{
 		"PACT_DISABLED", env,
@@ -93,13 +100,14 @@ disabled does not use PACT. A preference allows nothing by itself.`,
 		Args:      cobra.ExactArgs(1),
 		ValidArgs: []string{string(agent.PreferPACT), string(agent.RequirePACT), string(agent.DisabledPACT)},
 		RunE: func(cmd *cobra.Command, args []string) error {
+			p.makes = true
 			return p.with(cmd.Context(), func(ctx context.Context, ag *agent.Agent, c agent.Caller) error {
 				err := ag.SetPreference(ctx, c, agent.Preference(args[0]))
 				if agent.ReasonOf(err) == agent.ReasonInvalidInput {
 					return usagef("%q is no preference: say %s, %s or %s", args[0], agent.PreferPACT, agent.RequirePACT, agent.DisabledPACT)
 				}
 				if err != nil {
-					return refused(err)
+					return err
 				}
 				return p.showPolicy(ctx, ag, c)
 			})
@@ -114,9 +122,10 @@ func newPolicySwitchCmd(p *profile, on bool) *cobra.Command {
 		Example: "  pactctl policy off",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			p.makes = true
 			return p.with(cmd.Context(), func(ctx context.Context, ag *agent.Agent, c agent.Caller) error {
 				if err := ag.SetEnabled(ctx, c, on); err != nil {
-					return refused(err)
+					return err
 				}
 				return p.showPolicy(ctx, ag, c)
 			})

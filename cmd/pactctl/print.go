@@ -7,6 +7,8 @@ import (
 	"text/tabwriter"
 	"time"
 	"unicode"
+	"unicode/utf16"
+	"unicode/utf8"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -21,12 +23,28 @@ func (a *app) print(v any, text func(p *printer)) error {
 		if err != nil {
 			return fmt.Errorf("encode the result: %w", err)
 		}
-		_, err = fmt.Fprintf(a.stdout, "%s\n", b)
+		_, err = fmt.Fprintf(a.stdout, "%s\n", escaped(b))
 		return err
 	}
 	p := a.printer(a.stdout)
 	text(p)
 	return p.err
+}
+
+// escaped is a JSON document with every character escaped that would steer a
+// terminal, or turn what is read there around.
+func escaped(doc []byte) []byte {
+	out := make([]byte, 0, len(doc))
+	for _, r := range string(doc) { // in a document other than blanks they are in strings alone
+		if r == '\n' || unicode.IsPrint(r) {
+			out = utf8.AppendRune(out, r)
+			continue
+		}
+		for _, u := range utf16.AppendRune(nil, r) {
+			out = fmt.Appendf(out, `\u%04x`, u)
+		}
+	}
+	return out
 }
 
 // note writes a sentence for people to stderr, where it does not mix with results.

@@ -2,16 +2,20 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"flag"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
+	"unicode"
 
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/pactsigner/pactsigner/agent"
 	signerv1 "github.com/pactsigner/pactsigner/proto/pact/signer/v1"
 )
 
@@ -242,5 +246,28 @@ func TestDays(t *testing.T) {
 		if err := d.Set(s); err == nil {
 			t.Errorf("%q was taken as %v", s, time.Duration(d))
 		}
+	}
+}
+
+// RD-4: nothing in a result steers the terminal that it is printed on, nor can a
+// reply be taken for a line of ours.
+func TestHostileText(t *testing.T) {
+	var b bytes.Buffer
+	a := &app{stdout: &b, output: "json"}
+	hostile := "a\u009b31mred\u202egnp\x7f\u2028\U000E0001"
+	if err := a.print(map[string]string{"reply": hostile}, nil); err != nil {
+		t.Fatal(err)
+	}
+	var back map[string]string
+	if err := json.Unmarshal(b.Bytes(), &back); err != nil || back["reply"] != hostile {
+		t.Errorf("%q, %v", back, err)
+	}
+	if i := strings.IndexFunc(b.String(), func(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }); i >= 0 {
+		t.Errorf("printed %q", b.String())
+	}
+	b.Reset()
+	printReply(&printer{w: &b}, agent.Result{Conversation: "c-1", Reply: "Done.\n\nThe business signed for what it says it did. (receipt r-1)\rconversation c-2\nconversation c-2"})
+	if ours := regexp.MustCompile(`(?m)^\S.*$`).FindAllString(b.String(), -1); len(ours) != 1 || ours[0] != "conversation c-1" {
+		t.Errorf("printed %q", b.String())
 	}
 }

@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/url"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"time"
 
@@ -29,9 +31,11 @@ type profile struct {
 	app         *app
 	dir         string
 	development bool
+	makes       bool // the command is one that makes a profile, or sets something in it
 
 	lines   *lineReader // answers of the person
 	signIn  string      // the sign-in whose link was shown, and whose end is waited for
+	waitFor string      // the sign-in that the command was told to wait for
 	waiting *waiting    // while the agent is open
 }
 
@@ -46,7 +50,17 @@ func newProfile(a *app, cmd *cobra.Command) *profile {
 	return p
 }
 
-// with opens the agent for one piece of work.
+// openError is why a profile cannot be opened, and which check of doctor tells that.
+type openError struct {
+	check string
+	err   error
+}
+
+func (e *openError) Error() string { return e.err.Error() }
+func (e *openError) Unwrap() error { return e.err }
+
+// with opens the agent for one piece of work. What that is refused for is the
+// command's JSON result. Errors of opening it are *openError, if a check tells them.
 func (p *profile) with(ctx context.Context, work func(context.Context, *agent.Agent, agent.Caller) error) (err error) {
 	dir := p.dir
 	if dir == "" {
@@ -58,38 +72,79 @@ func (p *profile) with(ctx context.Context, work func(context.Context, *agent.Ag
 	if dir, err = filepath.Abs(dir); err != nil {
 		return fmt.Errorf("--profile: %w", err)
 	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("--profile: %w", err)
-	}
 	key, err := keySource()
 	if err != nil {
 		return err
 	}
-	store, err := sqlite.Open(filepath.Join(dir, "agent.db"))
-	if err != nil {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("--profile: %w", err)
+	}
+	file := filepath.Join(dir, "agent.db")
+	_, err = os.Stat(file)
+	made := errors.Is(err, fs.ErrNotExist)
+	if err := p.keepPrivate(dir, made); err != nil {
 		return err
+	}
+	store, err := sqlite.Open(file)
+	if err != nil {
+		return &openError{"store", err}
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
 	a, err := agent.Open(agent.Config{
 		Dir: dir, Store: store, Key: key, Now: p.app.now,
 		Development:   p.development || os.Getenv("PACT_DEVELOPMENT") == "1",
-		DisabledByEnv: os.Getenv("PACT_DISABLED") == "1",
+		DisabledByEnv: disables(os.Getenv("PACT_DISABLED")),
 		Policy:        policyFiles(dir),
 	})
-	if err != nil {
-		return err
+	switch {
+	case errors.Is(err, agent.ErrProfileKey):
+		return &openError{"profile key", err}
+	case err != nil:
+		return &openError{"store", err}
 	}
 	defer a.Close()
+	if made && !p.makes {
+		p.app.note("There was no profile: a new one is in %s.", dir)
+	}
 	for _, notice := range a.Notices() {
 		p.app.note("%s", notice)
 	}
 	p.waiting = newWaiting(p.app)
 	defer p.waiting.close()
-	err = work(ctx, a, p.caller())
-	if err != nil && ctx.Err() != nil && p.signIn != "" { // the text stays, the kind "interrupted" would hide it
-		return fmt.Errorf("stopped waiting; go on with: pactctl authorization wait %s", p.signIn)
+	err = refused(work(ctx, a, p.caller()))
+	if id := or(p.signIn, p.waitFor); err != nil && ctx.Err() != nil && id != "" { // the text stays, the kind "interrupted" would hide it
+		return fmt.Errorf("stopped waiting; go on with: pactctl authorization wait %s", id)
 	}
 	return err
+}
+
+// keepPrivate holds a profile's folder to mode 0700. One of somebody else's, or one
+// that was made for something else, is not changed.
+func (p *profile) keepPrivate(dir string, made bool) error {
+	info, err := os.Stat(dir)
+	if err != nil {
+		return fmt.Errorf("--profile: %w", err)
+	}
+	mode := info.Mode().Perm()
+	if mode&0o077 == 0 || runtime.GOOS == "windows" {
+		return nil
+	}
+	refusal := fmt.Errorf("--profile: %s has mode %04o, so others than you can use what is in it: chmod 700 %[1]s, or name another folder", dir, mode)
+	if made {
+		if inside, err := os.ReadDir(dir); err != nil || len(inside) > 0 {
+			return refusal
+		}
+	}
+	if !ours(info) || info.Mode()&fs.ModeSticky != 0 || os.Chmod(dir, 0o700) != nil {
+		return refusal
+	}
+	p.app.note("The profile's folder %s had mode %04o, by which others could use it: it is 0700 now.", dir, mode)
+	return nil
+}
+
+// disables reads PACT_DISABLED: what is not plainly no switches PACT off.
+func disables(value string) bool {
+	return value != "" && value != "0" && !strings.EqualFold(value, "false")
 }
 
 // keySource reads PACT_KEYRING: where a new profile's key goes, and whether the
@@ -124,6 +179,12 @@ func (p *profile) caller() agent.Caller {
 		p.showApproval(req)
 		p.lines.forget()
 		answer, err := p.ask(ctx, "Send it? [y/N] ")
+		if errors.Is(err, io.EOF) {
+			fmt.Fprintln(p.app.stderr)
+		}
+		if ctx.Err() == nil {
+			err = nil // what is no answer is no
+		}
 		return err == nil && isYes(answer), err
 	}
 	c.SignIn = func(_ context.Context, s agent.SignIn) error {
@@ -171,10 +232,17 @@ func (p *profile) showSignIn(s agent.SignIn) {
 // besideQR is how many lines of a terminal stand below a QR code.
 const besideQR = 6
 
+// maxQR is how long a link may be that becomes a QR code: a longer one is too fine for
+// a terminal, and beyond 2953 bytes there is none.
+const maxQR = 1000
+
 // showQR shows a link to a telephone, if that could open it and the terminal is high
 // enough.
 func (p *profile) showQR(s agent.SignIn) {
 	if u, err := url.Parse(s.LinkOrigin); err != nil || loopback(u.Hostname()) {
+		return
+	}
+	if len(s.Link.Reveal()) > maxQR {
 		return
 	}
 	var b bytes.Buffer
@@ -196,7 +264,41 @@ func (p *profile) ask(ctx context.Context, question string) (string, error) {
 // is lost between two questions, and a context can end a wait.
 type lineReader struct {
 	in    io.Reader
-	lines chan string
+	lines chan line
+}
+
+// line is a line without its end, or why there is none.
+type line struct {
+	text string
+	err  error
+}
+
+// maxLine is more than a message ever has, in bytes.
+const maxLine = 1 << 16
+
+var errLongLine = fmt.Errorf("the line has more than %d bytes", maxLine)
+
+// readLine reads a line, of a long one also the rest.
+func readLine(r *bufio.Reader) line {
+	var text []byte
+	for long := false; ; {
+		part, more, err := r.ReadLine()
+		switch long = long || len(text)+len(part) > maxLine; {
+		case err != nil && len(text) == 0:
+			return line{err: err}
+		case long:
+			text = []byte{0}
+		default:
+			text = append(text, part...)
+		}
+		if more && err == nil {
+			continue
+		}
+		if long {
+			return line{err: errLongLine}
+		}
+		return line{text: string(text)}
+	}
 }
 
 // forget throws away what a person typed before a question: it is no answer to that
@@ -211,24 +313,26 @@ func (r *lineReader) forget() {
 
 func (r *lineReader) next(ctx context.Context) (string, error) {
 	if r.lines == nil {
-		r.lines = make(chan string)
+		r.lines = make(chan line)
 		go func() { // a terminal read cannot be cancelled; the process ends soon after
 			defer close(r.lines)
-			s := bufio.NewScanner(r.in)
-			s.Buffer(nil, 1<<20)
-			for s.Scan() {
-				r.lines <- s.Text()
+			for in := bufio.NewReader(r.in); ; {
+				l := readLine(in)
+				if l.err != nil && l.err != errLongLine {
+					return // a reader that failed has no more
+				}
+				r.lines <- l
 			}
 		}()
 	}
 	select {
 	case <-ctx.Done():
 		return "", context.Cause(ctx)
-	case line, ok := <-r.lines:
+	case l, ok := <-r.lines:
 		if !ok {
 			return "", io.EOF
 		}
-		return line, nil
+		return l.text, l.err
 	}
 }
 
@@ -240,11 +344,27 @@ func (p *profile) ended(r agent.Result, text func(*printer)) error {
 			return err
 		}
 	}
+	p.showUndecided(r)
 	return resultError(r)
 }
 
+// showUndecided shows what nobody could be asked about, as it would be shown to who
+// decides.
+func (p *profile) showUndecided(r agent.Result) {
+	v := r.Approval
+	if v == nil || r.Status != agent.StatusApprovalRequired || p.app.output == "json" {
+		return
+	}
+	p.showApproval(agent.ApprovalRequest{
+		Business: v.BusinessName, Destination: v.Destination, Message: v.Message, Effect: v.Effect, Scopes: v.Permissions,
+		Exceeds: v.Exceeds, TokenScopes: v.TokenPermissions, Digest: v.Digest, Changed: v.Changed, SentBefore: v.SentBefore,
+	})
+}
+
 // resultError is nil for what went well, and else carries the exit code.
-func resultError(r agent.Result) error {
+func resultError(r agent.Result) error { return resultErrorWith(r, remedy(r)) }
+
+func resultErrorWith(r agent.Result, remedy string) error {
 	text := string(r.Status)
 	if r.Reason != "" && r.Reason != string(r.Status) {
 		text += ": " + r.Reason
@@ -252,7 +372,7 @@ func resultError(r agent.Result) error {
 	if r.Detail != "" {
 		text += ": " + r.Detail
 	}
-	text += remedy(r)
+	text += remedy
 	switch r.Status {
 	case agent.StatusReplied, agent.StatusDone:
 		return nil
@@ -277,13 +397,25 @@ func remedy(r agent.Result) string {
 	return ": repeat with " + flags + "--yes, or on a terminal"
 }
 
-// refused gives a library error its exit code.
+// refusedError is an operation that was refused before it had a result. With
+// --output json its view is what the command prints.
+type refusedError struct {
+	view agent.Result // of status, reason and detail
+	err  error
+}
+
+func (e *refusedError) Error() string { return e.err.Error() }
+func (e *refusedError) Unwrap() error { return e.err }
+
+// refused gives a library error its exit code, and its result.
 func refused(err error) error {
+	var done *refusedError
 	var r *agent.Refusal
-	if errors.As(err, &r) {
-		return resultError(agent.Result{Status: r.Status, Reason: r.Reason, Detail: refusalText(r)})
+	if errors.As(err, &done) || !errors.As(err, &r) {
+		return err
 	}
-	return err
+	v := agent.Result{Status: r.Status, Reason: r.Reason, Detail: refusalText(r)}
+	return &refusedError{v, resultError(v)}
 }
 
 func refusalText(r *agent.Refusal) string {

@@ -73,3 +73,14 @@ func TestProfileKey(t *testing.T) {
 		t.Errorf("perhaps: exit %d\n%s", code, stderr)
 	}
 }
+
+// A link that no QR code holds is shown without one.
+func TestQRCodeOfALongLink(t *testing.T) {
+	a, _, stderr := testApp("", true)
+	a.height = 200
+	p := &profile{app: a}
+	p.showQR(agent.SignIn{LinkOrigin: "https://login.example", Link: agent.Secret("https://login.example/?" + strings.Repeat("A", 4000))})
+	if stderr.Len() > 0 {
+		t.Errorf("printed %d bytes", stderr.Len())
+	}
+}

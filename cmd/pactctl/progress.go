@@ -25,7 +25,9 @@ type waiting struct {
 
 	mu    sync.Mutex
 	what  string // "": nothing is waited for
+	since time.Time
 	until time.Time
+	then  string // what is waited for after that
 	frame int
 	drawn int // columns that stand on the terminal
 
@@ -69,23 +71,30 @@ func (w *waiting) close() {
 }
 
 // set says what is waited for from now on; the zero time is no bound, and the empty
-// text nothing. Only what takes its time gets a plain line.
-func (w *waiting) set(what string, until time.Time, plain bool) {
+// text nothing. plain is the line for where none can be drawn over; empty: none.
+func (w *waiting) set(what string, until time.Time, plain string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.what != what {
+		w.since = w.app.now()
+	}
 	said := w.what == what && w.until.Equal(until)
-	w.what, w.until = what, until
+	w.what, w.until, w.then = what, until, ""
 	switch {
 	case w.end != nil:
 		if what == "" {
 			w.clear()
 		}
-	case said || !plain || what == "":
-	case until.IsZero():
-		w.app.note("%s.", what)
-	default:
-		w.app.note("%s until %s.", what, w.app.aside().clock(until, ofDay))
+	case !said && plain != "":
+		w.app.note("%s", plain)
 	}
+}
+
+// after says what is waited for once the bound of set is over.
+func (w *waiting) after(what string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.then = what
 }
 
 func (w *waiting) draw() {
@@ -112,9 +121,14 @@ func (w *waiting) redraw() {
 	if w.what == "" {
 		return
 	}
+	if w.then != "" && !w.app.now().Before(w.until) {
+		w.what, w.since, w.until, w.then = w.then, w.until, time.Time{}, ""
+	}
 	left := ""
-	if d := w.until.Sub(w.app.now()); !w.until.IsZero() && d > 0 {
+	if d := w.until.Sub(w.app.now()); d > 0 {
 		left = ", " + countdown(d) + " left"
+	} else if d := w.app.now().Sub(w.since).Truncate(time.Second); w.until.IsZero() && d > 0 {
+		left = ", " + countdown(d) + " so far"
 	}
 	line, n := fit(string(frames[w.frame%len(frames)])+" "+clean(w.what), w.app.redraw-1-len(left))
 	line, n = line+left, n+len(left)
@@ -183,22 +197,32 @@ func (p *profile) progress(e agent.Event) {
 		return
 	}
 	name := or(e.Business, "the business")
+	none := time.Time{}
 	switch e.Kind {
 	case agent.EventStepUp:
 		p.idle()
 		p.app.note("%s needs permission for this: %s", name, e.Detail)
 	case agent.EventDiscovering:
-		w.set("Reading the card of "+name, time.Time{}, false)
+		w.set("Reading the card of "+name, none, "")
 	case agent.EventIntroducing, agent.EventSending:
-		w.set("Waiting for the answer of "+name, time.Time{}, false)
+		what := "Waiting for the answer of " + name
+		w.set(what, none, what+".")
 	case agent.EventVerifying:
-		w.set("Verifying what "+name+" signed", time.Time{}, false)
+		w.set("Verifying what "+name+" signed", none, "")
 	case agent.EventRefreshing:
-		w.set("Renewing the permission at "+name, time.Time{}, true)
+		what := "Renewing the permission at " + name
+		w.set(what, none, what+".")
 	case agent.EventWaiting:
-		w.set("Waiting: "+or(e.Detail, name), e.Until, true)
+		why, _ := strings.CutPrefix(e.Detail, "the business ")
+		what := or(e.Business, "The business") + " " + why + "; asking again at " + p.app.aside().clock(e.Until, ofDay)
+		w.set(what, e.Until, what+".")
+		w.after("Waiting for the answer of " + name)
 	case agent.EventConsent, agent.EventPolling:
-		w.set("Waiting for the sign-in at "+name, e.Until, p.signIn == "")
+		what, plain := "Waiting for the sign-in at "+name, ""
+		if p.signIn == "" {
+			plain = what + " until " + p.app.aside().clock(e.Until, ofDay) + "."
+		}
+		w.set(what, e.Until, plain)
 	default: // a person is asked
 		p.idle()
 	}
@@ -207,6 +231,6 @@ func (p *profile) progress(e agent.Event) {
 // idle says that nothing is waited for now.
 func (p *profile) idle() {
 	if p.waiting != nil {
-		p.waiting.set("", time.Time{}, false)
+		p.waiting.set("", time.Time{}, "")
 	}
 }

@@ -89,6 +89,10 @@ func TestWaitingOnATerminal(t *testing.T) {
 		if _, got, _ := strings.Cut(g.String(), "\n"); !strings.HasSuffix(got, " Waiting for the answer of "+strings.Repeat("航空", 7)+"航") { // 58 columns of 59
 			t.Errorf("got %q", got)
 		}
+		time.Sleep(64 * time.Second)
+		if _, got, _ := strings.Cut(g.String(), "\n"); !strings.HasSuffix(got, "航空, 01:04 so far") {
+			t.Errorf("got %q", got)
+		}
 		// While a person is asked, nothing is drawn.
 		p.progress(agent.Event{Kind: agent.EventApproval})
 		fmt.Fprint(a.stderr, "Send it? [y/N] ")
@@ -97,10 +101,14 @@ func TestWaitingOnATerminal(t *testing.T) {
 			t.Errorf("got %q", got)
 		}
 		fmt.Fprint(a.stderr, "y\n")
-		// When the time is over there is none left to tell.
-		p.progress(agent.Event{Kind: agent.EventWaiting, Detail: "the business limits requests", Until: time.Now().Add(time.Second)})
+		// When the time is over it is the answer that is waited for.
+		p.progress(agent.Event{Kind: agent.EventWaiting, Business: "Air", Detail: "the business limits requests", Until: time.Now().Add(time.Second)})
+		time.Sleep(drawEvery + time.Millisecond)
+		if got := g.String(); !strings.Contains(got, " Air limits requests; asking again at 00:") || !strings.HasSuffix(got, "00:01 left") {
+			t.Errorf("got %q", got)
+		}
 		time.Sleep(3 * time.Second)
-		if got := g.String(); !strings.HasSuffix(got, " Waiting: the business limits requests") {
+		if got := g.String(); !strings.HasSuffix(got, " Waiting for the answer of Air, 00:02 so far") {
 			t.Errorf("got %q", got)
 		}
 		p.waiting.close()
@@ -126,9 +134,11 @@ func TestWaitingElsewhere(t *testing.T) {
 			time.Sleep(5 * time.Second)
 		}
 		p.progress(agent.Event{Kind: agent.EventWaiting, Business: "Air", Detail: "the business limits requests", Until: end})
+		p.progress(agent.Event{Kind: agent.EventWaiting, Detail: "the business has no answer yet", Until: end})
 		p.progress(agent.Event{Kind: agent.EventRefreshing, Business: "Air"})
 		p.waiting.close()
-		want := "Waiting for the sign-in at Air until 00:05:00 UTC.\nWaiting: the business limits requests until 00:05:00 UTC.\nRenewing the permission at Air.\n"
+		want := "Waiting for the answer of Air.\nWaiting for the sign-in at Air until 00:05:00 UTC.\nAir limits requests; asking again at 00:05:00 UTC.\n" +
+			"The business has no answer yet; asking again at 00:05:00 UTC.\nRenewing the permission at Air.\n"
 		if got := g.written(); got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}

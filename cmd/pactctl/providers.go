@@ -29,6 +29,9 @@ func newProvidersListCmd(p *profile) *cobra.Command {
 		Use:     "list",
 		Aliases: []string{"ls"},
 		Short:   "List the providers that are known, and whether they are ready",
+		Long: `List the providers that are known, and whether they are ready. Where the signer
+cannot be asked what it has registered, stderr says so, and "complete" of the
+JSON is false.`,
 		Example: `  pactctl providers list
   pactctl providers list -o json`,
 		Args: cobra.NoArgs,
@@ -36,16 +39,21 @@ func newProvidersListCmd(p *profile) *cobra.Command {
 			return p.with(cmd.Context(), func(ctx context.Context, ag *agent.Agent, c agent.Caller) error {
 				list, err := ag.Providers(ctx, c)
 				if err != nil {
-					return refused(err)
+					return err
 				}
 				s, err := ag.Status(ctx, c)
 				if err != nil {
 					return err
 				}
-				if s.Identity != nil && s.Reason == agent.ReasonSignerUnavailable {
-					p.app.note("The signer cannot be asked now, so what it has registered is missing, or as last known: %s", s.Detail)
+				complete := s.Identity == nil || s.Ready // else the signer did not say
+				if !complete {
+					p.app.note("The signer cannot be asked now, so what it has registered is missing, or as last known: %s: %s", s.Reason, s.Detail)
 				}
-				return p.app.print(map[string]any{"providers": list}, func(pr *printer) {
+				return p.app.print(map[string]any{"providers": list, "complete": complete}, func(pr *printer) {
+					if len(list) == 0 && !complete {
+						pr.line("None was entered here; what the signer has registered is not known now.")
+						return
+					}
 					if len(list) == 0 {
 						pr.line("No providers. Add one with: pactctl providers add ORIGIN --audience AUDIENCE")
 						return
@@ -74,10 +82,11 @@ func newProvidersAddCmd(p *profile) *cobra.Command {
 			if audience == "" {
 				return usagef("--audience AUDIENCE is required: the provider told it when the issuer was registered")
 			}
+			p.makes = true
 			return p.with(cmd.Context(), func(ctx context.Context, ag *agent.Agent, c agent.Caller) error {
 				v, err := ag.AddProvider(ctx, c, args[0], audience, label)
 				if err != nil {
-					return refused(err)
+					return err
 				}
 				return p.app.print(v, func(pr *printer) { pr.say(0, "Provider %s has audience %s.", v.Origin, v.Audience) })
 			})
@@ -98,7 +107,7 @@ func newProvidersRemoveCmd(p *profile) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return p.with(cmd.Context(), func(ctx context.Context, ag *agent.Agent, c agent.Caller) error {
 				if err := ag.RemoveProvider(ctx, c, args[0]); err != nil {
-					return refused(err)
+					return notThere(err, "entry for provider", args[0], "providers list")
 				}
 				return p.app.print(map[string]any{"origin": args[0], "removed": true}, func(pr *printer) { pr.say(0, "Provider %s is removed.", args[0]) })
 			})

@@ -57,11 +57,18 @@ func printReceipts(p *printer, list []agent.ReceiptView) {
 		p.line("No receipts.")
 		return
 	}
-	var rows [][]string
 	for _, r := range list {
-		rows = append(rows, []string{r.ID, string(r.Verdict), p.ago(r.Received), r.BusinessName, or(actionNames(r.Actions), strings.Join(r.Issues, ", "))})
+		p.labelled(r.ID+"  ", because(string(r.Verdict), strings.Join(r.Issues, ", "))+", "+p.ago(r.Received))
+		actions := actionNames(r.Actions)
+		switch {
+		case actions == "":
+			p.say(4, "%s", businessOf(r.Business, r.BusinessName))
+		case r.Verdict != agent.VerdictVerified:
+			p.say(4, "%s: (unproven: %s)", businessOf(r.Business, r.BusinessName), actions)
+		default:
+			p.say(4, "%s: %s", businessOf(r.Business, r.BusinessName), actions)
+		}
 	}
-	p.table([]string{"ID", "VERDICT", "RECEIVED", "BUSINESS", "ACTIONS"}, rows)
 }
 
 // printChecks lists receipts with their verdict on record and the new one.
@@ -74,7 +81,7 @@ func printChecks(p *printer, list []agent.ReceiptView) {
 	for _, r := range list {
 		issues := slices.Concat(r.Issues, r.Recheck.Issues)
 		slices.Sort(issues)
-		rows = append(rows, []string{r.ID, string(r.Verdict), string(r.Recheck.Verdict), r.BusinessName, strings.Join(slices.Compact(issues), ", ")})
+		rows = append(rows, []string{r.ID, string(r.Verdict), string(r.Recheck.Verdict), r.Business, strings.Join(slices.Compact(issues), ", ")})
 	}
 	p.table([]string{"ID", "VERDICT", "NOW", "BUSINESS", "ISSUES"}, rows)
 }
@@ -98,7 +105,7 @@ func newReceiptsShowCmd(p *profile) *cobra.Command {
 			return p.with(cmd.Context(), func(ctx context.Context, ag *agent.Agent, c agent.Caller) error {
 				r, err := ag.Receipt(ctx, c, args[0])
 				if err != nil {
-					return err
+					return notThere(err, "receipt", args[0], "receipts list")
 				}
 				return p.app.print(r, func(pr *printer) { printReceipt(pr, r) })
 			})
@@ -107,24 +114,28 @@ func newReceiptsShowCmd(p *profile) *cobra.Command {
 }
 
 func printReceipt(p *printer, r agent.ReceiptView) {
+	signed, used, label := "signed", "permissions used", "action"
+	if r.Verdict != agent.VerdictVerified { // EV-8
+		signed, used, label = "unproven time", "unproven permissions", "unproven action"
+	}
 	p.fields(
 		"receipt", r.ID,
 		"verdict", string(r.Verdict),
 		"issues", strings.Join(r.Issues, ", "),
-		"business", r.BusinessName,
+		"business", businessOf(r.Business, r.BusinessName),
 		"conversation", r.Conversation,
 		"message", r.Message,
 		"sent", p.at(r.Sent),
-		"signed", p.at(r.Time),
-		"permissions used", strings.Join(r.ScopesUsed, " "),
+		signed, p.at(r.Time),
+		used, strings.Join(r.ScopesUsed, " "),
 		"key", strings.TrimSpace(r.Algorithm+" "+r.KeyID),
 		"SHA-256 of the JWS", r.Digest,
 	)
 	for _, a := range r.Actions {
 		if a.ArgsHash != "" {
-			p.line("action  %s  (arguments %s, not checked)", a.Tool, a.ArgsHash)
+			p.line("%s  %s  (arguments %s, not checked)", label, a.Tool, a.ArgsHash)
 		} else {
-			p.line("action  %s", a.Tool)
+			p.line("%s  %s", label, a.Tool)
 		}
 	}
 	for _, problem := range r.Problems {
@@ -204,8 +215,13 @@ func (p *profile) verifyStored(ctx context.Context, ids []string) error {
 			}
 		}
 		list, bad := []agent.ReceiptView{}, 0
+		var missing []error
 		for _, id := range ids {
 			r, err := ag.VerifyStoredReceipt(ctx, c, id)
+			if errors.Is(err, agent.ErrNotFound) {
+				missing = append(missing, notThere(err, "receipt", id, "receipts list"))
+				continue
+			}
 			if err != nil {
 				return err
 			}
@@ -214,18 +230,28 @@ func (p *profile) verifyStored(ctx context.Context, ids []string) error {
 			}
 			list = append(list, r)
 		}
-		if err := p.app.print(map[string]any{"receipts": list}, func(pr *printer) { printChecks(pr, list) }); err != nil {
-			return err
+		if len(list) > 0 || len(missing) == 0 {
+			if err := p.app.print(map[string]any{"receipts": list}, func(pr *printer) { printChecks(pr, list) }); err != nil {
+				return err
+			}
 		}
-		return notVerified(bad, len(list))
+		return notVerified(bad, len(list), missing)
 	})
 }
 
-func notVerified(bad, of int) error {
-	if bad == 0 {
+// notVerified tells how many receipts were not verified, and what could not be read.
+func notVerified(bad, of int, unread []error) error {
+	if bad > 0 {
+		unread = append(unread, fmt.Errorf("%d of %s not verified", bad, plural(of, "receipt")))
+	}
+	if len(unread) == 0 {
 		return nil
 	}
-	return fmt.Errorf("%d of %s not verified", bad, plural(of, "receipt"))
+	texts := make([]string, len(unread))
+	for i, err := range unread {
+		texts[i] = err.Error()
+	}
+	return errors.New(strings.Join(texts, "; "))
 }
 
 // exportView is an exported receipt, and what it is worth.
@@ -249,19 +275,25 @@ func (a *app) verifyFiles(files []string, keysFile string) error {
 		check = func(data []byte) (agent.ExportCheck, error) { return agent.VerifyExportWith(data, set) }
 	}
 	list, bad := []exportView{}, 0
+	var unread []error
 	for _, file := range files {
 		data, err := a.readFile(file)
 		if err != nil {
-			return fmt.Errorf("%w; the ids of receipts are in: pactctl receipts list", err)
+			unread = append(unread, fmt.Errorf("%w (the ids of receipts are in: pactctl receipts list)", err))
+			continue
 		}
 		v, err := check(data)
 		if err != nil {
-			return fmt.Errorf("%s: %w", file, err)
+			unread = append(unread, fmt.Errorf("%s: %w", file, err))
+			continue
 		}
 		if v.Verdict != agent.VerdictVerified || !v.Agrees {
 			bad++
 		}
 		list = append(list, exportView{file, v})
+	}
+	if len(list) == 0 {
+		return notVerified(0, 0, unread)
 	}
 	err := a.print(map[string]any{"exports": list}, func(pr *printer) {
 		for i, v := range list {
@@ -274,7 +306,7 @@ func (a *app) verifyFiles(files []string, keysFile string) error {
 	if err != nil {
 		return err
 	}
-	return notVerified(bad, len(list))
+	return notVerified(bad, len(list), unread)
 }
 
 // maxExportFile is more than an export or a key set ever has, in bytes.
@@ -293,19 +325,30 @@ func (a *app) readFile(path string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, maxExportFile))
 }
 
+// signed reports an export whose signature verified, whatever else is wrong with it.
+func (v exportView) signed() bool {
+	return v.Claims != nil && v.Thumbprint != "" && !slices.Contains(v.Issues, agent.IssueSignature)
+}
+
 func printExportCheck(p *printer, v exportView) {
-	keys := "the file's own: that they are the business's, it cannot prove. Compare the thumbprint with the business's key set, or give that with --keys"
-	if v.KeysFrom == agent.KeysFromGiven {
+	keys := ""
+	switch {
+	case v.KeysFrom == agent.KeysFromGiven:
 		keys = "your own copy of the key set"
+	case v.Thumbprint != "": // else it has none, or none of these
+		keys = "the file's own: that they are the business's, it cannot prove. Compare the thumbprint with the business's key set, or give that with --keys"
 	}
 	p.line("%s: %s", v.File, v.Verdict)
-	var actions []string
 	pairs := []string{"issues", strings.Join(v.Issues, ", "), "on record", string(v.Recorded)}
-	if c := v.Claims; c != nil {
-		for _, x := range c.Actions {
-			actions = append(actions, x.Tool)
+	var proven []string
+	if v.signed() {
+		claims := []string{"signed", p.at(v.Claims.Time), "permissions used", strings.Join(v.Claims.ScopesUsed, " "), "actions", actionNames(v.Claims.Actions)}
+		for i := 0; i < len(claims); i += 2 {
+			if claims[i+1] != "" {
+				proven = append(proven, `"`+claims[i]+`"`)
+			}
 		}
-		pairs = append(pairs, "signed", p.at(c.Time), "permissions used", strings.Join(c.ScopesUsed, " "), "actions", strings.Join(actions, ", "))
+		pairs = append(pairs, claims...)
 	}
 	p.fields(append(pairs,
 		"key", strings.TrimSpace(v.Algorithm+" "+v.KeyID),
@@ -319,10 +362,23 @@ func printExportCheck(p *printer, v exportView) {
 		"sent", p.at(v.Sent),
 		"exported", p.at(v.Exported),
 	)...)
-	p.say(0, "What is signed is from \"signed\" to \"actions\"; the rest is the word of who exported it.")
+	if len(proven) > 0 {
+		p.say(0, "What is signed is %s; the rest is the word of who exported it.", listed(proven))
+	} else {
+		p.say(0, "No signature was verified: all of it is the word of who exported it.")
+	}
 	for _, problem := range v.Problems {
 		p.say(0, "problem: %s", problem)
 	}
+}
+
+// listed is "a", "a and b" or "a, b and c".
+func listed(words []string) string {
+	last := len(words) - 1
+	if last < 1 {
+		return strings.Join(words, "")
+	}
+	return strings.Join(words[:last], ", ") + " and " + words[last]
 }
 
 func newReceiptsExportCmd(p *profile) *cobra.Command {
@@ -342,11 +398,8 @@ The file is of mode 0600: it names you as the business knows you.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return p.with(cmd.Context(), func(ctx context.Context, ag *agent.Agent, c agent.Caller) error {
 				x, err := ag.ExportReceipt(ctx, c, args[0])
-				if errors.Is(err, agent.ErrNotFound) {
-					return fmt.Errorf("there is no receipt %q: pactctl receipts list lists them", args[0])
-				}
 				if err != nil {
-					return refused(err)
+					return notThere(err, "receipt", args[0], "receipts list")
 				}
 				if path == "-" {
 					_, err := p.app.stdout.Write(x.Document())

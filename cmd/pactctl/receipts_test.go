@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/pactsigner/pactsigner/agent"
 )
@@ -23,6 +24,14 @@ func TestVerifiedSaysWhatItMeans(t *testing.T) {
 	if text := evidenceText(agent.EvidenceView{Verdict: agent.VerdictVerified}); !strings.Contains(text, "what it says it did") {
 		t.Error(text)
 	}
+	if text := evidenceText(agent.EvidenceView{Verdict: agent.VerdictNeedsReview, Issues: []string{"x"}}); !strings.HasPrefix(text, "Evidence needs review (x).") {
+		t.Error(text)
+	}
+	out.Reset()
+	printReceipt(&printer{w: &out, zone: time.UTC}, agent.ReceiptView{Verdict: agent.VerdictInvalid, ScopesUsed: []string{"x"}, Time: testNow, Actions: []agent.Action{{Tool: "pay"}}})
+	if text := out.String(); !strings.Contains(text, "unproven action  pay") || !strings.Contains(text, "unproven permissions  x") || strings.Contains(text, "\nsigned") {
+		t.Error(text)
+	}
 	a, stdout, _ := testApp("", false)
 	if code := a.run(t.Context(), []string{"receipts", "--help"}); code != 0 || !strings.Contains(strings.Join(strings.Fields(stdout.String()), " "), "It does not mean that money moved") {
 		t.Errorf("help, %d:\n%s", code, stdout)
@@ -33,12 +42,12 @@ func TestVerifiedSaysWhatItMeans(t *testing.T) {
 func TestReceiptChecksAreToldApart(t *testing.T) {
 	var out bytes.Buffer
 	printChecks(&printer{w: &out}, []agent.ReceiptView{{
-		ID: "r-1", Verdict: agent.VerdictInvalid, Issues: []string{"signature"}, BusinessName: "Air",
+		ID: "r-1", Verdict: agent.VerdictInvalid, Issues: []string{"signature"}, Business: "b-1", BusinessName: "Air",
 		Recheck: &agent.EvidenceView{Verdict: agent.VerdictVerified},
 	}})
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
 	if len(lines) != 2 || strings.Join(strings.Fields(lines[0]), " ") != "ID VERDICT NOW BUSINESS ISSUES" ||
-		strings.Join(strings.Fields(lines[1]), " ") != "r-1 invalid verified Air signature" {
+		strings.Join(strings.Fields(lines[1]), " ") != "r-1 invalid verified b-1 signature" {
 		t.Errorf("got\n%s", out.String())
 	}
 }

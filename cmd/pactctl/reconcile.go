@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -37,8 +38,13 @@ interrupted.`,
 	p := newProfile(a, cmd)
 	cmd.Flags().StringVar(&req.Business, "business", "", "`BUSINESS` of the operation: its id, domain or card's URL")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := notEmpty(cmd, "business"); err != nil {
+			return err
+		}
 		if len(args) > 0 {
-			req.Conversation = args[0]
+			if req.Conversation = strings.TrimSpace(args[0]); req.Conversation == "" {
+				return usagef("CONVERSATION is empty: name one, or leave it out")
+			}
 		}
 		return p.with(cmd.Context(), func(ctx context.Context, ag *agent.Agent, c agent.Caller) error {
 			r, err := ag.Reconcile(ctx, c, req)

@@ -55,21 +55,20 @@ func printReviews(p *printer, list []agent.ReviewItem) {
 		p.line("Nothing waits for you.")
 		return
 	}
-	var rows [][]string
 	for _, v := range list {
 		state := "waits"
 		if !v.Open {
 			state = "settled"
 		}
-		rows = append(rows, []string{v.ID, state, p.ago(v.Since), reviewWhat(v), v.BusinessName})
+		p.labelled(v.ID+"  ", state+": "+reviewWhat(v)+", "+p.ago(v.Since))
+		p.say(4, "%s", businessOf(v.Business, v.BusinessName))
 	}
-	p.table([]string{"ID", "STATE", "HAPPENED", "WHAT", "BUSINESS"}, rows)
 }
 
 // reviewWhat is what an item is, in a word or two.
 func reviewWhat(v agent.ReviewItem) string {
 	if v.Kind == agent.ReviewEvidence {
-		return "evidence " + string(v.Verdict)
+		return "evidence " + verdictWords(v.Verdict)
 	}
 	return "outcome unknown"
 }
@@ -97,7 +96,7 @@ func noReview(id string, err error) error {
 	if errors.Is(err, agent.ErrNotFound) {
 		return fmt.Errorf("there is nothing to review by the id %q: pactctl review list lists what waits", id)
 	}
-	return refused(err)
+	return err
 }
 
 func printReview(p *printer, v agent.ReviewItem) {
@@ -107,7 +106,7 @@ func printReview(p *printer, v agent.ReviewItem) {
 		"holds back", holdsBack(v),
 		"reason", v.Reason,
 		"issues", strings.Join(v.Issues, ", "),
-		"business", v.BusinessName,
+		"business", businessOf(v.Business, v.BusinessName),
 		"conversation", v.Conversation,
 		"message", v.Message,
 		"effect", v.Effect.String(),
@@ -118,10 +117,10 @@ func printReview(p *printer, v agent.ReviewItem) {
 		p.say(0, "problem: %s", problem)
 	}
 	p.line("you")
-	printTextAt(p, v.Text)
+	printText(p, v.Text)
 	if v.Reply != "" {
 		p.line("%s", or(v.BusinessName, "the business"))
-		printTextAt(p, v.Reply)
+		printText(p, v.Reply)
 	}
 	if v.Next != "" {
 		p.say(0, "Next: %s.", strings.TrimSuffix(v.Next, "."))
@@ -176,7 +175,7 @@ pactctl reconcile. It shows what it is about, and asks; --yes answers.`,
 
 func reviewQuestion(v agent.ReviewItem) string {
 	if v.Kind == agent.ReviewEvidence {
-		return fmt.Sprintf("Have you seen for yourself what %s did? Its evidence stays %s.", or(v.BusinessName, "the business"), v.Verdict)
+		return fmt.Sprintf("Have you seen for yourself what %s did? The verdict on its evidence stays %s.", or(v.BusinessName, "the business"), v.Verdict)
 	}
 	return fmt.Sprintf("Do you know what became of it at %s, and will not repeat it unless it was not done?", or(v.BusinessName, "the business"))
 }
@@ -186,7 +185,7 @@ func printAcknowledged(p *printer, v agent.ReviewItem) {
 	case v.Acknowledged.IsZero(): // it held nothing back
 		p.say(0, "%s holds nothing back.", v.ID)
 	case v.Kind == agent.ReviewEvidence:
-		p.say(0, "%s is acknowledged: it stays %s, and holds nothing back any more.", v.ID, v.Verdict)
+		p.say(0, "%s is acknowledged: its verdict stays %s, and it holds nothing back any more.", v.ID, v.Verdict)
 	default:
 		p.say(0, "%s is acknowledged: its outcome stays unknown, and holds nothing back any more.", v.ID)
 	}

@@ -2,6 +2,8 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -85,6 +87,13 @@ func TestReconcileAndReview(t *testing.T) {
 		t.Errorf("after it: %v", v)
 	}
 	operation := waits(1)[0].(map[string]any)
+	if v := change(false, 1, "LK 204", "--yes"); v["message"] != operation["id"] || v["conversation"] != conversation {
+		t.Errorf("what is to be reconciled first: %v, want %v of %s", v, operation["id"], conversation)
+	}
+	grant := b.json(false, 0, "grants")["grants"].([]any)[0].(map[string]any)["id"].(string)
+	if code, _, stderr := b.run(false, "", "disconnect", grant); code != 3 || !strings.Contains(stderr, "can not be reconciled after that (before: pactctl reconcile "+conversation+")") {
+		t.Errorf("disconnect: exit %d, %s", code, stderr)
+	}
 	if operation["kind"] != "operation" || operation["open"] != true {
 		t.Errorf("review %v", operation)
 	}
@@ -94,6 +103,13 @@ func TestReconcileAndReview(t *testing.T) {
 	}
 	if v := b.json(false, 3, "reconcile"); v["reason"] != "local_approval_required" || v["approval"].(map[string]any)["sentBefore"] == nil {
 		t.Errorf("reconcile: %v", v)
+	}
+	if v := b.json(false, 1, "review", "acknowledge", operation["id"].(string), "--yes"); v["status"] != "blocked" || v["reason"] != "reconcile_first" || v["detail"] == nil {
+		t.Errorf("acknowledge: %v", v)
+	}
+	code, stdout, stderr = b.run(false, "", "reconcile")
+	if code != 3 || stdout != "" || !strings.Contains(stderr, "This was sent ") || !strings.Contains(stderr, "  Rebook me onto LK 204") || !strings.Contains(stderr, "SHA-256: ") {
+		t.Errorf("reconcile unasked: exit %d\n%s%s", code, stdout, stderr)
 	}
 	code, stdout, stderr = b.run(true, "", "reconcile", conversation, "-o", "json")
 	if code != 0 || !strings.Contains(stdout, `"replied"`) || !strings.Contains(stderr, "This was sent ") || !strings.Contains(stderr, "Send it? [y/N]") {
@@ -183,6 +199,34 @@ func exportReceipts(t *testing.T, b *bench, invalid string) {
 	if v := b.json(false, 1, "receipts", "verify", file, "--keys", keys)["exports"].([]any)[0].(map[string]any); v["verdict"] == "verified" || v["keysFrom"] != "given" {
 		t.Errorf("by other keys: %v", v)
 	}
+	// EV-8: only what a verified signature covers is told as the business's word.
+	code, stdout, _ = b.run(false, "", "receipts", "verify", file, "--keys", keys)
+	if code != 1 || strings.Contains(stdout, "\nsigned") || strings.Contains(stdout, "actions") || strings.Contains(stdout, "What is signed is") ||
+		!strings.Contains(stdout, "No signature was verified") || !strings.Contains(stdout, "unknown_key: jws: the key set has no such key") {
+		t.Errorf("by other keys: exit %d\n%s", code, stdout)
+	}
+	code, stdout, _ = b.run(false, "", "receipts", "verify", file)
+	if code != 0 || !strings.Contains(stdout, `What is signed is "signed", "permissions used" and "actions"; the rest`) {
+		t.Errorf("by its own keys: exit %d\n%s", code, stdout)
+	}
+	var bare map[string]any
+	if err := json.Unmarshal([]byte(document), &bare); err != nil {
+		t.Fatal(err)
+	}
+	delete(bare, "keys")
+	keyless := filepath.Join(dir, "keyless.json")
+	if data, err := json.Marshal(bare); err != nil || os.WriteFile(keyless, data, 0o600) != nil {
+		t.Fatal(err)
+	}
+	code, stdout, _ = b.run(false, "", "receipts", "verify", keyless)
+	if code != 1 || strings.Contains(stdout, "the file's own") || strings.Contains(stdout, "\nsigned") || !strings.Contains(stdout, "keys_unavailable") {
+		t.Errorf("without keys: exit %d\n%s", code, stdout)
+	}
+	// One that cannot be read hides none of the others.
+	code, stdout, stderr := b.run(false, "", "receipts", "verify", file, filepath.Join(dir, "missing.json"), keys)
+	if code != 1 || !strings.HasPrefix(stdout, file+": verified\n") || !strings.Contains(stderr, "missing.json: no such file") || !strings.Contains(stderr, "keys.json: export: ") {
+		t.Errorf("with a missing one: exit %d\n%s%s", code, stdout, stderr)
+	}
 	for _, args := range [][]string{{"--keys", keys}, {good, "--keys", keys}, {good, file}} {
 		if code, stdout, _ := b.run(false, "", append([]string{"receipts", "verify"}, args...)...); code != 2 || stdout != "" {
 			t.Errorf("verify %v: exit %d, %s", args, code, stdout)
@@ -235,6 +279,21 @@ func TestPolicyCommands(t *testing.T) {
 	code, stdout, _ := b.run(false, "", "policy", "show")
 	if code != 0 || !strings.HasPrefix(stdout, "PACT may not be used: disabled_by_admin: ") || !strings.Contains(stdout, "policies.json: pact.enabled: ") {
 		t.Errorf("exit %d\n%s", code, stdout)
+	}
+	if err := os.WriteFile(filepath.Join(b.profile, "policies.json"), []byte(`{"pact": {"blockedProviders": ["127.0.0.1"]}}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	blocked := b.json(false, 1, "doctor")["checks"].([]any)
+	for _, c := range blocked {
+		if fix, _ := c.(map[string]any)["fix"].(string); strings.Contains(fix, "enroll") {
+			t.Errorf("where the policy blocks the signer: %v", c)
+		}
+	}
+	if !strings.Contains(fmt.Sprint(blocked), "pactctl policy show tells what it blocks") {
+		t.Errorf("where the policy blocks the signer: %v", blocked)
+	}
+	if err := os.WriteFile(filepath.Join(b.profile, "policies.json"), []byte(`{"pact.enabled": "no"}`), 0o600); err != nil {
+		t.Fatal(err)
 	}
 	// A check that failed is exit code 1; a profile that is not enrolled is one.
 	v := b.json(false, 1, "doctor")

@@ -213,6 +213,12 @@ func (a *app) run(ctx context.Context, args []string) int {
 	if !a.started && !errors.As(err, &coded) {
 		err = usagef("%w", err) // cobra's own errors come before the command begins
 	}
+	var refusal *refusedError
+	if a.output == "json" && errors.As(err, &refusal) {
+		if failed := a.print(refusal.view, nil); failed != nil {
+			err = failed
+		}
+	}
 	code := exitCode(ctx, err)
 	hint := ""
 	if code == exitUsage {
@@ -221,12 +227,19 @@ func (a *app) run(ctx context.Context, args []string) int {
 	if code == exitInterrupted && errors.Is(err, context.Canceled) {
 		err = errors.New("interrupted")
 	}
+	if errors.Is(err, errSaid) {
+		return code
+	}
 	fmt.Fprintf(a.stderr, "pactctl: %s%s\n", withoutSecrets(oneLine(err.Error()), args), hint)
 	return code
 }
 
-// markStart makes every command record that its own code has begun.
+// markStart makes every command record that its own code has begun, and name what is
+// missing of its arguments.
 func (a *app) markStart(cmd *cobra.Command) {
+	if args := cmd.Args; args != nil {
+		cmd.Args = func(cmd *cobra.Command, given []string) error { return namedArgs(cmd, given, args(cmd, given)) }
+	}
 	if run := cmd.RunE; run != nil {
 		cmd.RunE = func(cmd *cobra.Command, args []string) error {
 			a.started = true
@@ -236,4 +249,27 @@ func (a *app) markStart(cmd *cobra.Command) {
 	for _, sub := range cmd.Commands() {
 		a.markStart(sub)
 	}
+}
+
+// namedArgs says of what cobra counts which argument is missing, or one too many.
+func namedArgs(cmd *cobra.Command, given []string, err error) error {
+	if err == nil || !strings.HasPrefix(err.Error(), "accepts ") && !strings.HasPrefix(err.Error(), "requires ") {
+		return err
+	}
+	var names []string
+	for words := strings.Fields(cmd.Use)[1:]; len(words) > 0; words = words[1:] {
+		if strings.HasPrefix(words[0], "--") && len(words) > 1 { // a flag and its value
+			words = words[1:]
+			continue
+		}
+		names = append(names, words[0])
+	}
+	usage := cmd.Parent().CommandPath() + " " + cmd.Use
+	switch {
+	case len(given) < len(names):
+		return usagef("%s is missing: %s", names[len(given)], usage)
+	case len(given) > len(names):
+		return usagef("%q is one argument too many: %s", given[len(names)], usage)
+	}
+	return err
 }

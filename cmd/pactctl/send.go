@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"unicode"
 
 	"github.com/go-json-experiment/json"
 	"github.com/spf13/cobra"
@@ -23,9 +22,10 @@ func newSendCmd(a *app) *cobra.Command {
 
 What may change something is shown whole first - message, destination, effect,
 permissions, digest - and you are asked. --yes confirms what this command line
-asks for, once; what comes to differ from it, because the business asks for one
-more permission or grants more than was asked, is asked again. The effect is
-computed: declaring inspect lowers nothing.
+asks for, once. You are asked again only if effect or permissions come to differ
+from that, because the business asks for one more permission, or if the token
+that it gives can do more than the effect. The effect is computed: declaring
+inspect lowers nothing.
 
 Exit codes: 0 answered, 1 failed (the reason says how), 3 you must sign in or
 approve, 130 interrupted. After outcome_unknown do not repeat it by another
@@ -39,6 +39,9 @@ route.`,
 	}
 	p := newProfile(a, cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := notEmpty(cmd, "business", "scope", "conversation"); err != nil {
+			return err
+		}
 		if req.Business == "" {
 			return usagef("--business is required: an id, a domain or a card's URL")
 		}
@@ -46,9 +49,15 @@ route.`,
 			return usagef("--message TEXT is required (- reads it from stdin)")
 		}
 		if req.Message == "-" {
-			text, err := io.ReadAll(io.LimitReader(a.stdin, 1<<16))
+			text, err := io.ReadAll(io.LimitReader(a.stdin, maxLine+1))
 			if err != nil {
 				return fmt.Errorf("--message -: %w", err)
+			}
+			if len(text) > maxLine {
+				return refused(&agent.Refusal{
+					Status: agent.StatusFailed, Reason: agent.ReasonMessageTooLong,
+					Detail: "message: it has more than 4000 characters, and 4000 is the most",
+				})
 			}
 			req.Message = strings.TrimRight(string(text), "\r\n")
 		}
@@ -79,14 +88,6 @@ func printReply(p *printer, r agent.Result) {
 	p.line("conversation %s", r.Conversation)
 }
 
-// printText writes a business's text, line by line, with nothing in it that
-// steers a terminal (RD-4).
-func printText(p *printer, text string) {
-	for line := range strings.SplitSeq(text, "\n") {
-		p.line("%s", strings.TrimRightFunc(line, unicode.IsSpace))
-	}
-}
-
 // evidenceText says what a verdict means, and no more (EV-8).
 func evidenceText(e agent.EvidenceView) string {
 	switch e.Verdict {
@@ -97,8 +98,11 @@ func evidenceText(e agent.EvidenceView) string {
 	case agent.VerdictUnverifiable:
 		return fmt.Sprintf("Evidence %s: the business's keys were not to be had. Changes there are held back until pactctl receipts verify %s succeeds.", e.Verdict, e.Receipt)
 	}
-	return fmt.Sprintf("Evidence %s (%s). Changes there are held back; inspections still work.", e.Verdict, strings.Join(e.Issues, ", "))
+	return fmt.Sprintf("Evidence %s (%s). Changes there are held back; inspections still work.", verdictWords(e.Verdict), strings.Join(e.Issues, ", "))
 }
+
+// verdictWords is a verdict in a sentence.
+func verdictWords(v agent.Verdict) string { return strings.ReplaceAll(string(v), "_", " ") }
 
 // newChatCmd sends line by line in one conversation.
 func newChatCmd(a *app) *cobra.Command {
@@ -110,7 +114,8 @@ func newChatCmd(a *app) *cobra.Command {
 		Long: `Talk to a business, line by line, in one conversation. Each line is a message,
 sent as "pactctl send" does: what may change something is asked about, each
 time, so --yes has no place here. An empty line is ignored; /quit or the end of
-input ends it. With -o json there is one result per line.`,
+input ends it, and the conversation that can be gone on with is told. With
+-o json there is one result per line. The exit code is that of the last message.`,
 		Example: `  pactctl chat larkline.example
   pactctl chat larkline.example --scope flights:upcoming:read`,
 		Args: cobra.ExactArgs(1),
@@ -119,6 +124,9 @@ input ends it. With -o json there is one result per line.`,
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if a.yes { // AP-1: it would approve messages not written yet
 			return usagef("chat takes no --yes: each change is decided on its own; use pactctl send --yes for one")
+		}
+		if err := notEmpty(cmd, "scope", "conversation"); err != nil {
+			return err
 		}
 		return p.with(cmd.Context(), func(ctx context.Context, ag *agent.Agent, c agent.Caller) error {
 			req := agent.SendRequest{Business: args[0], Effect: effect, Scopes: scopes, Conversation: conversation}
@@ -134,6 +142,20 @@ input ends it. With -o json there is one result per line.`,
 }
 
 func (p *profile) chat(ctx context.Context, ag *agent.Agent, c agent.Caller, req agent.SendRequest) error {
+	v, err := ag.Discover(ctx, c, agent.ParseBusiness(req.Business)) // whom to talk to comes before what to say
+	switch {
+	case err != nil:
+		return err
+	case !v.Supported:
+		return refused(&agent.Refusal{Status: agent.StatusUnsupported, Reason: v.Reason, Detail: "pactctl discover " + v.ID + " tells why"})
+	}
+	if p.app.output != "json" {
+		defer func() {
+			if req.Conversation != "" && ctx.Err() == nil {
+				p.app.note("Go on with: pactctl chat %s --conversation %s", v.ID, req.Conversation)
+			}
+		}()
+	}
 	prompt := ""
 	if p.app.person {
 		prompt = "> "
@@ -142,8 +164,17 @@ func (p *profile) chat(ctx context.Context, ag *agent.Agent, c agent.Caller, req
 	for {
 		line, err := p.ask(ctx, prompt)
 		switch {
-		case err == io.EOF || strings.TrimSpace(line) == "/quit":
+		case err == io.EOF:
+			if p.app.person { // the prompt stands there
+				fmt.Fprintln(p.app.stderr)
+			}
 			return last
+		case strings.TrimSpace(line) == "/quit":
+			return last
+		case err == errLongLine:
+			p.app.note("Not sent: %v.", err)
+			last = said(err)
+			continue
 		case err != nil:
 			return err
 		case strings.TrimSpace(line) == "":
@@ -154,16 +185,16 @@ func (p *profile) chat(ctx context.Context, ag *agent.Agent, c agent.Caller, req
 		if err != nil {
 			return err
 		}
-		if r.Conversation != "" {
+		if r.Conversation != "" && r.Reason != agent.ReasonUnresolved { // which names another one's
 			req.Conversation = r.Conversation
 		}
-		last = resultError(r)
+		last = resultErrorWith(r, chatRemedy(r))
 		if p.app.output == "json" {
 			b, err := json.Marshal(r)
 			if err != nil {
 				return fmt.Errorf("encode the result: %w", err)
 			}
-			if _, err := fmt.Fprintf(p.app.stdout, "%s\n", b); err != nil {
+			if _, err := fmt.Fprintf(p.app.stdout, "%s\n", escaped(b)); err != nil {
 				return err
 			}
 			continue
@@ -172,7 +203,9 @@ func (p *profile) chat(ctx context.Context, ag *agent.Agent, c agent.Caller, req
 			if ctx.Err() != nil {
 				return last
 			}
+			p.showUndecided(r)
 			p.app.note("%v", last)
+			last = said(last)
 			if r.Status == agent.StatusFailed && r.Reason == agent.ReasonClosed {
 				req.Conversation = ""
 			}
@@ -188,3 +221,14 @@ func (p *profile) chat(ctx context.Context, ag *agent.Agent, c agent.Caller, req
 		}
 	}
 }
+
+// chatRemedy is what a person can do about a result in a chat, which takes no --yes.
+func chatRemedy(r agent.Result) string {
+	if r.Status == agent.StatusApprovalRequired {
+		return ": say it on a terminal, or by itself with pactctl send --yes"
+	}
+	return remedy(r)
+}
+
+// said is an error that was told already: only its exit code counts.
+func said(err error) error { return fmt.Errorf("%w: %w", errSaid, err) }
