@@ -82,6 +82,7 @@ type Agent struct {
 	network  Egress
 
 	refreshing singleflight.Group // by grant and network profile (GR-5)
+	work       sync.WaitGroup     // what goes on after its caller left
 	inputs     sync.Map           // tasks that ask their owner something (DA-13)
 }
 
@@ -171,8 +172,11 @@ func closeNetwork(n Egress) {
 	}
 }
 
-// Close ends the agent. Operations must have ended. Sign-ins stay pending (DA-17).
+// Close ends the agent. Operations must have ended; a refresh whose caller left is
+// waited for, for what it brings must not be lost (GR-5). Sign-ins stay pending
+// (DA-17).
 func (a *Agent) Close() {
+	a.work.Wait()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	closeNetwork(a.network)

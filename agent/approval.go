@@ -113,14 +113,14 @@ func (op *operation) approvalRequest() (ApprovalRequest, error) {
 	}
 	req := ApprovalRequest{
 		Business: op.business.Card.Name, Destination: op.business.Card.SendURL(),
-		Message: op.req.Message, Effect: op.effect, Scopes: op.scopes(op.required),
+		Message: op.req.Message, Effect: op.effect, Scopes: eachScope(op.scopes(op.required), Scope.full),
 		Exceeds: op.exceeds, Digest: d,
 	}
 	if op.reconciling {
 		req.SentBefore = op.message.Sent
 	}
 	if op.exceeds {
-		req.TokenScopes = op.scopes(op.grant.Scopes)
+		req.TokenScopes = eachScope(op.scopes(op.grant.Scopes), Scope.full)
 	}
 	return req, nil
 }

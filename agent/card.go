@@ -74,6 +74,33 @@ type Scope struct {
 type Cut struct {
 	Effect Effect `json:"effect"` // the scope's class by all of it (AD-8)
 	Digest string `json:"sha256"` // of all of it, hex (DI-5)
+	// Whole is all of it, redacted: for who decides on it (AP-2). Views leave it out.
+	Whole string `json:"whole,omitzero"`
+}
+
+// short is the scope as views show it.
+func (s Scope) short() Scope {
+	if s.Cut != nil {
+		s.Cut = &Cut{Effect: s.Cut.Effect, Digest: s.Cut.Digest}
+	}
+	return s
+}
+
+// full is the scope with all of its description.
+func (s Scope) full() Scope {
+	if s.Cut != nil && s.Cut.Whole != "" {
+		s.Description, s.Cut = s.Cut.Whole, nil
+	}
+	return s
+}
+
+// eachScope applies one of them to a list.
+func eachScope(scopes []Scope, f func(Scope) Scope) []Scope {
+	out := make([]Scope, len(scopes))
+	for i, s := range scopes {
+		out[i] = f(s)
+	}
+	return out
 }
 
 // Effect is the class of the scope (AD-8).
@@ -88,7 +115,7 @@ func (s Scope) Effect() Effect {
 func newScope(id, description string) Scope {
 	s := Scope{ID: id, Description: safe(description, maxScopeText)}
 	if whole := clean(description, len(description)); whole != s.Description {
-		s.Cut = &Cut{ClassifyScope(id, description), digest([]byte(description))}
+		s.Cut = &Cut{ClassifyScope(id, description), digest([]byte(description)), safe(description, len(description))}
 	}
 	return s
 }

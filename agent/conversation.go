@@ -192,7 +192,7 @@ func (a *Agent) refused(op *operation, err error) error {
 		return err
 	}
 	if e := a.setConversation(context.Background(), op, state, r.Reason); e != nil && ReasonOf(e) == "" {
-		return errors.Join(err, e)
+		return e
 	}
 	return err
 }

@@ -332,7 +332,7 @@ func (a *Agent) businessView(b *business) BusinessView {
 		Supported: b.State == businessSupported, Reason: b.Card.Reason, Problems: b.Card.Problems,
 		Profile: b.Card.Profile, Domain: b.Domain, CardURL: b.Key, FinalURL: b.FinalURL, Chain: nonNil(b.Chain),
 		InterfaceURL: b.Card.InterfaceURL, Provider: b.Card.Origin,
-		Scopes: nonNil(b.Card.Scopes), Skills: nonNil(b.Card.Skills), Issuer: b.Metadata.Issuer,
+		Scopes: eachScope(b.Card.Scopes, Scope.short), Skills: nonNil(b.Card.Skills), Issuer: b.Metadata.Issuer,
 		Fingerprint: b.Card.Fingerprint, Security: b.Security, Revision: b.CardRevision,
 		Fetched: b.Fetched, Expires: b.Expires,
 	}

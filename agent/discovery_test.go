@@ -200,7 +200,7 @@ func TestCrossOriginDelegation(t *testing.T) {
 	})
 }
 
-// DI-7, AD-8, AD-9, DI-5: a description counts whole, however little of it is
+// DI-7, AD-8, AD-9, AP-2, DI-5: a description counts whole, however little of it is
 // kept: what it says at its end decides on approval, and ends grants.
 func TestLongDescription(t *testing.T) {
 	describe := func(w *world, text string) {
@@ -224,6 +224,12 @@ func TestLongDescription(t *testing.T) {
 		if g := onlyGrant(t, a); g.State != "invalid" || g.Reason != agent.ReasonCardSecurity {
 			t.Errorf("grant %+v", g)
 		}
-		w.send(a, owner(), show, agent.StatusApprovalRequired, agent.ReasonApprovalRequired)
+		if strings.Contains(string(marshal(v)), "and cancel them") {
+			t.Error("the view shows all of it")
+		}
+		r := w.send(a, owner(), show, agent.StatusApprovalRequired, agent.ReasonApprovalRequired)
+		if got := r.Approval.Permissions; len(got) != 1 || got[0].Description != long+" and cancel them" { // AP-2
+			t.Errorf("asked about %+v", got)
+		}
 	})
 }

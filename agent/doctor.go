@@ -185,7 +185,7 @@ func (d *doctor) because(err error) Check {
 	if !errors.As(err, &r) {
 		return failed("see the check of the store, and restore the profile's folder from a backup if it is damaged", "%s", RedactText(err.Error()))
 	}
-	text := r.text()
+	text := r.Text()
 	if text == "" {
 		text = r.Reason
 	}
@@ -454,7 +454,7 @@ func (d *doctor) audiences(ctx context.Context) Check {
 	for _, b := range known {
 		if o := b.Card.Origin; b.State == businessSupported && !origins[o] {
 			origins[o] = true
-			add("pactctl providers add "+o+" --audience AUDIENCE", "%s, of a business that you know, has none", o)
+			add(audienceFix(o), "%s, of a business that you know, has none", o)
 		}
 	}
 	switch {
@@ -462,7 +462,7 @@ func (d *doctor) audiences(ctx context.Context) Check {
 		slices.Sort(fixes)
 		return Check{State: state, Detail: strings.Join(trouble, "; "), Fix: strings.Join(slices.Compact(fixes), "; ")}
 	case ready == 0:
-		return warning("the signer's operator registers one: pactctl audiences set ORIGIN AUDIENCE", "no provider has one, so nothing can be sent")
+		return warning(audienceFix("ORIGIN"), "no provider has one, so nothing can be sent")
 	}
 	return ok("ready at %d of %d", ready, len(list))
 }

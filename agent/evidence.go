@@ -58,7 +58,10 @@ func (a *Agent) replied(ctx context.Context, op *operation, m *message, reply Re
 		return err
 	}
 	op.caller.tell(Event{Kind: EventVerifying, Business: op.business.Card.Name})
-	e, keys := a.judge(context.WithoutCancel(ctx), r, s, a.businessKeys(op.business))
+	e, keys, err := a.judge(context.WithoutCancel(ctx), r, s, a.businessKeys(op.business))
+	if err != nil { // it stays unverifiable until it is verified again
+		return fmt.Errorf("judge the receipt: %w", err)
+	}
 	s.Keys = keys
 	return a.store.Update(context.Background(), func(tx Tx) error {
 		return a.changeInWith(tx, op, func() error {
@@ -118,8 +121,8 @@ func (a *Agent) keepReceipt(tx Tx, op *operation, r *receipt, s receiptSecret) e
 }
 
 // judge verifies a receipt (EV-1..EV-4) and returns the key that it was judged
-// by as a key set.
-func (a *Agent) judge(ctx context.Context, r *receipt, s receiptSecret, keys KeyFinder) (Evidence, []byte) {
+// by as a key set. The error is the store's.
+func (a *Agent) judge(ctx context.Context, r *receipt, s receiptSecret, keys KeyFinder) (Evidence, []byte, error) {
 	var seen error
 	want := ReceiptWant{
 		Delegated: true, GrantID: s.Want.GrantID, User: s.User, PA: s.Want.PA, Brand: s.Want.Brand,
@@ -142,10 +145,7 @@ func (a *Agent) judge(ctx context.Context, r *receipt, s receiptSecret, keys Key
 		finder = rec
 	}
 	e := VerifyReceipt(ctx, jsontext.Value(s.Receipt), want, finder)
-	if seen != nil && e.Verdict == VerdictVerified { // not known to be fresh
-		e.Verdict, e.Issues = VerdictUnverifiable, append(e.Issues, IssueReplayed)
-	}
-	return e, rec.doc
+	return e, rec.doc, seen
 }
 
 // recordingKeys remembers the key that it found, for later.
@@ -329,7 +329,10 @@ func (a *Agent) VerifyStoredReceipt(ctx context.Context, c Caller, id string) (R
 		}
 		keys = SetKeys(set)
 	}
-	e, found := a.judge(withNetwork(ctx, c), r, s, keys)
+	e, found, err := a.judge(withNetwork(ctx, c), r, s, keys)
+	if err != nil {
+		return ReceiptView{}, fmt.Errorf("receipt %s: %w", r.ID, err)
+	}
 	if s.Keys == nil {
 		s.Keys = found
 	}

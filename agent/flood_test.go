@@ -40,12 +40,12 @@ func TestReplyFlood(t *testing.T) {
 		list   json.RawMessage
 		kind   agent.ReplyKind
 	}{
-		"200 parts":       {200, `{"message":{"role":"ROLE_AGENT","parts":%s}}`, repeat(200, map[string]any{"text": "a"}), agent.ReplyMessage},
-		"201 parts":       {200, `{"message":{"role":"ROLE_AGENT","parts":%s}}`, repeat(201, map[string]any{"text": "a"}), agent.ReplyUnreadable},
-		"numbers":         {200, `{"message":{"role":"ROLE_AGENT","parts":%s}}`, repeat(200, 1), agent.ReplyUnreadable},
+		"1000 parts":      {200, `{"message":{"role":"ROLE_AGENT","parts":%s}}`, repeat(1000, map[string]any{"text": "a"}), agent.ReplyMessage},
+		"1001 parts":      {200, `{"message":{"role":"ROLE_AGENT","parts":%s}}`, repeat(1001, map[string]any{"text": "a"}), agent.ReplyUnreadable},
+		"numbers":         {200, `{"message":{"role":"ROLE_AGENT","parts":%s}}`, repeat(1000, 1), agent.ReplyUnreadable},
 		"many numbers":    {200, `{"message":{"role":"ROLE_AGENT","parts":%s}}`, repeat(240000, 1), agent.ReplyUnreadable},
 		"missing scopes":  {200, `{"task":{"status":{"state":"TASK_STATE_AUTH_REQUIRED"},"metadata":{"pact.missingScopes":%s}}}`, numbered(70000), agent.ReplyUnreadable},
-		"missing numbers": {200, `{"task":{"status":{"state":"TASK_STATE_AUTH_REQUIRED"},"metadata":{"pact.missingScopes":%s}}}`, repeat(200, 1), agent.ReplyUnreadable},
+		"missing numbers": {200, `{"task":{"status":{"state":"TASK_STATE_AUTH_REQUIRED"},"metadata":{"pact.missingScopes":%s}}}`, repeat(1000, 1), agent.ReplyUnreadable},
 		"details":         {500, `{"error":{"code":500,"message":"x","details":%s}}`, repeat(240000, 1), agent.ReplyA2AError},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -57,7 +57,7 @@ func TestReplyFlood(t *testing.T) {
 	}
 }
 
-// EV-2, EV-4: a receipt with more entries than 200 is malformed; of what is wrong
+// EV-2, EV-4: a receipt with more entries than 1000 is malformed; of what is wrong
 // with one, no more is listed than somebody reads, and no kind of it is left out.
 func TestReceiptFlood(t *testing.T) {
 	keys := agent.SetKeys(keySet())
@@ -70,12 +70,12 @@ func TestReceiptFlood(t *testing.T) {
 		verdict agent.Verdict
 		issues  []string
 	}{
-		"200 scopes":      {map[string]any{"scopesUsed": numbered(200)}, late, agent.VerdictNeedsReview, []string{agent.IssueScopes, agent.IssueTime}},
-		"201 scopes":      {map[string]any{"scopesUsed": numbered(201)}, receiptWant, agent.VerdictInvalid, []string{agent.IssueForm}},
+		"1000 scopes":     {map[string]any{"scopesUsed": numbered(1000)}, late, agent.VerdictNeedsReview, []string{agent.IssueScopes, agent.IssueTime}},
+		"1001 scopes":     {map[string]any{"scopesUsed": numbered(1001)}, receiptWant, agent.VerdictInvalid, []string{agent.IssueForm}},
 		"many scopes":     {map[string]any{"scopesUsed": numbered(22000)}, receiptWant, agent.VerdictInvalid, []string{agent.IssueForm}},
-		"numbers":         {map[string]any{"scopesUsed": repeat(200, 1)}, receiptWant, agent.VerdictInvalid, []string{agent.IssueForm}},
-		"200 actions":     {map[string]any{"actions": repeat(200, map[string]any{"tool": "a"})}, receiptWant, agent.VerdictVerified, nil},
-		"201 actions":     {map[string]any{"actions": repeat(201, map[string]any{"tool": "a"})}, receiptWant, agent.VerdictInvalid, []string{agent.IssueForm}},
+		"numbers":         {map[string]any{"scopesUsed": repeat(1000, 1)}, receiptWant, agent.VerdictInvalid, []string{agent.IssueForm}},
+		"1000 actions":    {map[string]any{"actions": repeat(1000, map[string]any{"tool": "a"})}, receiptWant, agent.VerdictVerified, nil},
+		"1001 actions":    {map[string]any{"actions": repeat(1001, map[string]any{"tool": "a"})}, receiptWant, agent.VerdictInvalid, []string{agent.IssueForm}},
 		"many of numbers": {map[string]any{"actions": repeat(80000, 1)}, receiptWant, agent.VerdictInvalid, []string{agent.IssueForm}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -83,7 +83,7 @@ func TestReceiptFlood(t *testing.T) {
 			if e.Verdict != c.verdict || !sameSet(e.Issues, c.issues) || len(e.Problems) > 60 {
 				t.Errorf("%s %v, %d problems", e.Verdict, e.Issues, len(e.Problems))
 			}
-			if name == "200 scopes" && !slices.ContainsFunc(e.Problems, func(p agent.Problem) bool { return p.Detail == "150 more problems are not listed" }) {
+			if name == "1000 scopes" && !slices.ContainsFunc(e.Problems, func(p agent.Problem) bool { return p.Detail == "950 more problems are not listed" }) {
 				t.Errorf("it does not say how many more: %+v", e.Problems[len(e.Problems)-2:])
 			}
 		})

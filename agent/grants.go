@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -156,7 +157,7 @@ func (a *Agent) delegationFor(ctx context.Context, c Caller, who *acting, b *bus
 		return d, nil
 	}
 	err = a.endGrantByID(ctx, who.principal, grantID, grantExpired, ReasonLapsed)
-	return nil, errors.Join(refuse(StatusNeedsUserAction, ReasonReconnect, "the permission has ended: sign in again"), err)
+	return nil, cmp.Or(err, refuse(StatusNeedsUserAction, ReasonReconnect, "the permission has ended: sign in again"))
 }
 
 // openGrant reads an active grant and its tokens. A row without its secret is
@@ -175,7 +176,7 @@ func (a *Agent) openGrant(ctx context.Context, principal, id string) (*delegatio
 		return nil, "", refuse(StatusNeedsUserAction, ReasonReconnect, "the permission is %s: sign in again", g.stateAt(a.now()))
 	case errors.Is(err, errSecretLost):
 		err := a.endGrantByID(ctx, principal, id, grantInvalid, ReasonSecretMissing)
-		return nil, "", errors.Join(refuse(StatusNeedsUserAction, ReasonReconnect, "the permission's token is lost: sign in again"), err)
+		return nil, "", cmp.Or(err, refuse(StatusNeedsUserAction, ReasonReconnect, "the permission's token is lost: sign in again"))
 	case err != nil:
 		return nil, "", fmt.Errorf("read the grant: %w", err)
 	}

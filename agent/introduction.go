@@ -29,6 +29,9 @@ func (a *Agent) openContext(ctx context.Context, op *operation) error {
 		if op.conversation.ContextID != "" {
 			return nil
 		}
+		if reply.Message.ContextID != "" || reply.StepUp.ContextID != "" { // it would be no other the next time
+			return refuse(StatusFailed, ReasonContextLimit, "the business's contextId cannot be kept: it is too long, or looks like a secret")
+		}
 		switch o.State {
 		case OutcomeReplied, OutcomeAuthRequired, OutcomeUnknown: // lost, or without a context: again
 		case OutcomeCancelled:

@@ -158,6 +158,7 @@ func keyringSet(account string, key []byte) error {
 		err = errors.New("it gives back something else than it was given")
 	}
 	if err != nil {
+		keyringDelete(account) // it may have taken it all the same
 		return fmt.Errorf("%w: the keyring: %w", ErrProfileKey, err)
 	}
 	return nil

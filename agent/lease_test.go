@@ -368,3 +368,65 @@ func TestDamagedRecord(t *testing.T) {
 		})
 	}
 }
+
+// GR-5: a refresh whose caller has left goes on, and closing the agent waits for it:
+// what it brings is not lost, and the spent token not sent again.
+func TestCloseWaitsForARefresh(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		a := granted(w, 30*time.Second, "trips:read")
+		w.around(provider, "/oauth/token", func(_ http.ResponseWriter, _ *http.Request, next func()) {
+			time.Sleep(10 * time.Second)
+			next()
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
+		r, err := a.Send(ctx, owner(), agent.SendRequest{Business: cardURL, Message: readTrips.Message, Scopes: readTrips.Scopes})
+		if err != nil || r.Status != agent.StatusCancelled {
+			t.Errorf("%+v, %v", r, err)
+		}
+		a.Close()
+		w.send(w.open(), owner(), readTrips, agent.StatusReplied, "")
+		if w.biz.refreshed != 1 {
+			t.Errorf("%d refreshes", w.biz.refreshed)
+		}
+	})
+}
+
+// DA-10, DA-11: a token that cannot be checked now is kept, sealed, until it can be:
+// the code that brought it is spent, and not sent again, by nobody.
+func TestGrantedWithoutKeys(t *testing.T) {
+	for name, restart := range map[string]bool{"same program": false, "another": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				a := w.enrolled()
+				down := true
+				w.intercept(provider, "/oauth/jwks", func(rw http.ResponseWriter, _ *http.Request) bool {
+					if down {
+						rw.WriteHeader(http.StatusServiceUnavailable)
+					}
+					return down
+				})
+				ctx, cancel := context.WithTimeout(t.Context(), 12*time.Second)
+				defer cancel()
+				r, err := a.Authorize(ctx, w.person(), agent.AuthorizeRequest{Business: cardURL, Scopes: []string{"trips:read"}})
+				if err != nil || r.Status != agent.StatusNeedsUserAction || r.Authorization.State != "pending" {
+					t.Fatalf("%+v, %v", r, err)
+				}
+				if restart {
+					a.Close()
+					a = w.open()
+				}
+				down = false
+				r, err = a.WaitAuthorization(t.Context(), w.person(), r.Authorization.ID)
+				if err != nil || r.Status != agent.StatusDone || onlyGrant(t, a).State != "active" {
+					t.Errorf("%+v, %v", r, err)
+				}
+				if n := len(w.calls(egress.Token)); n != 1 {
+					t.Errorf("the code was sent %d times", n)
+				}
+			})
+		})
+	}
+}

@@ -132,6 +132,6 @@ const (
 	maxSubject       = 256   // SG-6
 	maxActionTool    = 120   // EV-9
 	maxArgsHash      = 200   // EV-9
-	maxEntries       = 200   // of an array in a reply or receipt; more make it malformed
+	maxEntries       = 1000  // of an array in a reply or receipt; more make it malformed
 	maxCardEntries   = 2000  // of an array or list in a card; more make it invalid_card
 )

@@ -135,12 +135,14 @@ func (a *Agent) availability(ctx context.Context, principal string) error {
 	if err != nil {
 		return err
 	}
-	if !s.Enabled {
-		return refuse(StatusBlocked, ReasonDisabledInSettings, "PACT is off in this profile: enrol with a signer first, or switch it on")
-	}
 	id, err := a.identityOf(ctx, principal)
-	if err != nil {
+	switch {
+	case err != nil:
 		return err
+	case !s.Enabled && id == nil:
+		return refuse(StatusBlocked, ReasonDisabledInSettings, "PACT is off in this profile: enrol with a signer first, or switch it on")
+	case !s.Enabled:
+		return refuse(StatusBlocked, ReasonDisabledInSettings, "PACT is off in this profile: switch it on with pactctl policy on")
 	}
 	if a.deployment(id) == DeploymentNone {
 		return refuse(StatusBlocked, ReasonIdentityNotSet, "no signer is usable: enrol with one; a loopback signer counts only in development mode")
@@ -239,7 +241,7 @@ func (a *Agent) Policy(ctx context.Context, c Caller) (PolicyView, error) {
 	case err == nil:
 		v.Available = true
 	case errors.As(err, &r):
-		v.Reason, v.Detail = r.Reason, r.text()
+		v.Reason, v.Detail = r.Reason, r.Text()
 	default:
 		return PolicyView{}, err
 	}

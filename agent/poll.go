@@ -226,6 +226,9 @@ func (p *poller) poll(ctx context.Context, z *authorization, b *business) (*auth
 	if err != nil {
 		return z, fmt.Errorf("read the sign-in: %w", err)
 	}
+	if s.Unchecked != nil { // the code is spent: what it brought comes first
+		return p.granted(ctx, z, b, s.Unchecked)
+	}
 	// What happens next is on disk first: after a crash nobody polls too early.
 	if z, err = p.next(ctx, func(z *authorization) { z.NextPoll = a.now().Add(z.interval()) }); err != nil || z.State != authorizationPending {
 		return z, err
@@ -233,10 +236,11 @@ func (p *poller) poll(ctx context.Context, z *authorization, b *business) (*auth
 	p.op.caller.tell(Event{Kind: EventPolling, Business: b.Card.Name, Until: z.Deadline})
 	form := url.Values{"grant_type": {grantTypeDevice}, "device_code": {s.DeviceCode}}
 	resp, err := a.oauthIf(ctx, p.op.who, b, egress.Token, b.Card.TokenURL, form, func(ctx context.Context) error {
-		if z, err := p.lease(ctx); err != nil || z.State != authorizationPending {
-			return errors.Join(err, errNotPending)
+		z, err := p.lease(ctx)
+		if err == nil && z.State != authorizationPending {
+			return errNotPending
 		}
-		return nil
+		return err
 	})
 	switch {
 	case errors.Is(err, errNotPending): // nothing was sent
@@ -246,7 +250,11 @@ func (p *poller) poll(ctx context.Context, z *authorization, b *business) (*auth
 	case err != nil:
 		return p.failed(ctx, err)
 	case resp.Status == http.StatusOK:
-		return p.granted(ctx, z, b, resp.Body)
+		s.Unchecked = &uncheckedTokens{Response: resp.Body, Received: a.now()}
+		if z, err = p.keepUnchecked(ctx, s); err != nil || z.State != authorizationPending {
+			return z, err
+		}
+		return p.granted(ctx, z, b, s.Unchecked)
 	case resp.Status == http.StatusTooManyRequests: // DA-6: no cap but the deadline
 		wait, ok := ParseRetryAfter(resp.Header.Get("Retry-After"), a.now(), 0)
 		if !ok {
@@ -306,19 +314,34 @@ func (p *poller) failed(ctx context.Context, cause error) (*authorization, error
 	return p.settle(ctx, authorizationFailed, ReasonPollFailed)
 }
 
-// granted checks what was granted (DA-11, DA-12) and stores the grant and the
-// end of the sign-in together.
-func (p *poller) granted(ctx context.Context, z *authorization, b *business, body []byte) (*authorization, error) {
-	a := p.a
-	now := a.now()
-	t, err := readTokenResponse(body, z.Scopes)
+// keepUnchecked seals what a code brought before it is checked: the keys for that
+// may not be to be had now, and the code is spent.
+func (p *poller) keepUnchecked(ctx context.Context, s authorizationSecret) (z *authorization, err error) {
+	err = p.a.store.Update(ctx, func(tx Tx) error {
+		if z, err = p.ours(tx); err != nil || z.State != authorizationPending {
+			return err
+		}
+		return p.a.box.put(tx, z.ID, authorizationPurpose(z), s)
+	})
+	return z, err
+}
+
+// granted checks what was granted (DA-11, DA-12), as of when it came, and stores the
+// grant and the end of the sign-in together.
+func (p *poller) granted(ctx context.Context, z *authorization, b *business, unchecked *uncheckedTokens) (*authorization, error) {
+	a, now := p.a, unchecked.Received
+	t, err := readTokenResponse(unchecked.Response, z.Scopes)
 	var d Delegation
 	if err == nil {
 		want := DelegationWant{Issuer: b.Metadata.Issuer, InterfaceURL: b.Card.InterfaceURL, ClientID: p.op.who.id.Issuer, Scope: t.Scope}
 		d, err = CheckDelegationToken(ctx, t.AccessToken.Reveal(), want, CacheKeys(a.keys, b.Metadata.JWKSURI), now)
 	}
-	if err != nil {
+	switch {
+	case err == nil:
+	case errors.Is(err, ErrGrantRefused):
 		return p.settle(ctx, authorizationFailed, ReasonGrantRefused)
+	default: // no keys to check it with: as a poll without an answer
+		return p.failed(ctx, err)
 	}
 	a.revalidate(ctx, p.op.caller, b)         // what was consented to is what the card says
 	switch _, err := p.stillWanted(ctx, z); { // PO-7: the owner took their time
@@ -336,10 +359,10 @@ func (p *poller) granted(ctx context.Context, z *authorization, b *business, bod
 			return err
 		}
 		if b.State != businessSupported || b.CardRevision != z.CardRevision { // DI-6
-			return settle(tx, z, authorizationFailed, ReasonCardChanged, now)
+			return settle(tx, z, authorizationFailed, ReasonCardChanged, a.now())
 		}
 		if len(d.Scopes) == 0 {
-			return settle(tx, z, authorizationDenied, ReasonInsufficient, now)
+			return settle(tx, z, authorizationDenied, ReasonInsufficient, a.now())
 		}
 		g, err := a.storeGrant(tx, p.op.who, b, t, d, now)
 		if err != nil {
@@ -347,9 +370,9 @@ func (p *poller) granted(ctx context.Context, z *authorization, b *business, bod
 		}
 		z.Grant = g.ID
 		if !covers(d.Scopes, z.Needed) { // kept all the same: the owner did grant it
-			return settle(tx, z, authorizationDenied, ReasonInsufficient, now)
+			return settle(tx, z, authorizationDenied, ReasonInsufficient, a.now())
 		}
-		return settle(tx, z, authorizationGranted, "", now)
+		return settle(tx, z, authorizationGranted, "", a.now())
 	})
 	return z, err
 }

@@ -191,6 +191,11 @@ func (a *Agent) knownAudiences(ctx context.Context, principal string) map[string
 	return out
 }
 
+// audienceFix says who gives a provider without an audience one.
+func audienceFix(origin string) string {
+	return fmt.Sprintf("the signer's operator registers it with pactctl audiences set %[1]s AUDIENCE, or you enter it with pactctl providers add %[1]s --audience AUDIENCE", origin)
+}
+
 // readiness is PR-3 as it is now, and why.
 func (a *Agent) readiness(origin, audience string, identified bool) (string, Reason) {
 	p, err := a.policy()
@@ -235,7 +240,7 @@ func (a *Agent) readyProvider(ctx context.Context, who *acting, origin string) (
 			}
 		}
 		if audience = effective[origin]; audience == "" {
-			return refuse(StatusBlocked, ReasonNoAudience, "no audience is known for %s: pactctl providers add, or register the issuer there", origin)
+			return refuse(StatusBlocked, ReasonNoAudience, "no audience is known for %s: %s", origin, audienceFix(origin))
 		}
 		for o, aud := range effective {
 			if o != origin && aud == audience {

@@ -188,6 +188,9 @@ type authorizationSecret struct {
 	UserCode                string `json:"userCode"`
 	VerificationURI         string `json:"verificationUri"`
 	VerificationURIComplete string `json:"verificationUriComplete,omitzero"`
+	// Unchecked is what the code brought, until it is checked (DA-11). The code is spent
+	// then and never sent again.
+	Unchecked *uncheckedTokens `json:"unchecked,omitzero"`
 }
 
 // Conversation states (CV-1).

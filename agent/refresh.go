@@ -2,6 +2,7 @@ package agent
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,9 +25,11 @@ func (a *Agent) refreshOnce(ctx context.Context, who *acting, b *business, old *
 		// lose the answer.
 		return nil, a.refresh(context.WithoutCancel(ctx), who, b, old)
 	})
+	result := make(chan error, 1)
+	a.work.Go(func() { result <- (<-done).Err }) // Close waits for it
 	select {
-	case r := <-done:
-		return r.Err
+	case err := <-result:
+		return err
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
@@ -199,10 +202,7 @@ func (r *refreshing) end(ctx context.Context, reason Reason, cause error) error 
 		}
 		return endGrant(tx, g, grantInvalid, reason, r.a.now())
 	})
-	if ReasonOf(err) != "" {
-		return err
-	}
-	return errors.Join(cause, err)
+	return cmp.Or(err, cause)
 }
 
 // keepUnchecked seals what a refresh brought before it is checked: the keys for

@@ -3,6 +3,7 @@ package agent
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -189,13 +190,21 @@ type Refusal struct {
 }
 
 func (e *Refusal) Error() string {
+	if text := e.Text(); text != "" {
+		return e.Reason + ": " + text
+	}
+	return e.Reason
+}
+
+// Text is the refusal for people, without its Reason: that stands beside it.
+func (e *Refusal) Text() string {
 	switch {
 	case e.Detail != "":
-		return fmt.Sprintf("%s: %s", e.Reason, e.Detail)
-	case e.Err != nil:
-		return fmt.Sprintf("%s: %v", e.Reason, e.Err)
+		return e.Detail
+	case e.Err != nil: // which may be of the same code
+		return RedactText(strings.Replace(e.Err.Error(), ": "+e.Reason+": ", ": ", 1))
 	}
-	return string(e.Reason)
+	return ""
 }
 
 func (e *Refusal) Unwrap() error { return e.Err }

@@ -37,7 +37,9 @@ type ReviewItem struct {
 	Problems []Problem `json:"problems,omitzero"`
 	Since    time.Time `json:"since"`
 	// Open: it holds changes back (evidence) or everything (an operation).
-	Open         bool      `json:"open"`
+	Open bool `json:"open"`
+	// Settleable: Acknowledge would not be refused with reconcile_first.
+	Settleable   bool      `json:"settleable"`
 	Acknowledged time.Time `json:"acknowledged,omitzero"`
 	By           string    `json:"by,omitzero"`
 	Next         string    `json:"next,omitzero"` // what the owner can do
@@ -83,7 +85,7 @@ func (a *Agent) Reviews(ctx context.Context, c Caller, all bool) ([]ReviewItem, 
 			if !m.mayChange() || !all && !m.unresolved() {
 				continue
 			}
-			v, err := a.reviewOperation(tx, m, names)
+			v, err := a.reviewOperation(tx, c, m, names)
 			if err != nil {
 				return err
 			}
@@ -105,7 +107,7 @@ func (a *Agent) Review(ctx context.Context, c Caller, id string) (v ReviewItem, 
 		return v, err
 	}
 	err = a.store.View(ctx, func(tx Tx) error {
-		v, err = a.reviewItem(tx, c.Principal, id)
+		v, err = a.reviewItem(tx, c, id)
 		return err
 	})
 	if err != nil {
@@ -132,7 +134,7 @@ func (a *Agent) Acknowledge(ctx context.Context, c Caller, id string) (v ReviewI
 		return v, err
 	}
 	err = a.store.Update(ctx, func(tx Tx) error {
-		if v, err = a.reviewItem(tx, c.Principal, id); err != nil || !v.Open {
+		if v, err = a.reviewItem(tx, c, id); err != nil || !v.Open {
 			return err
 		}
 		if v.Kind == ReviewEvidence {
@@ -141,7 +143,7 @@ func (a *Agent) Acknowledge(ctx context.Context, c Caller, id string) (v ReviewI
 			err = a.acknowledgeOperation(tx, c, id)
 		}
 		if err == nil {
-			v, err = a.reviewItem(tx, c.Principal, id)
+			v, err = a.reviewItem(tx, c, id)
 		}
 		return err
 	})
@@ -181,27 +183,18 @@ func (a *Agent) acknowledgeOperation(tx Tx, c Caller, id string) error {
 	if a.held(&t.Head) || a.held(&m.Head) { // it may just be reconciled
 		return refuse(StatusBlocked, ReasonBusy, "a turn of conversation %s is under way", t.ID)
 	}
-	gone := a.reconcilable(tx, m)
-	if gone != nil && ReasonOf(gone) == "" {
-		return gone
-	}
-	if gone == nil && !m.Refused && c.sameNetwork(m.Network) == nil { // under another profile they could not ask
-		switch from := a.settleFrom(m); {
-		case from.IsZero():
-			return refuse(StatusBlocked, ReasonReconcileFirst, "the business can still be asked what became of it: pactctl reconcile %s", m.Conversation)
-		case a.now().Before(from):
-			return refuse(StatusBlocked, ReasonReconcileFirst, "the business did not answer what became of it: ask once more with pactctl reconcile %s, or settle it from %s on", m.Conversation, atSecond(from))
-		}
+	if _, err := a.settleable(tx, c, m); err != nil {
+		return err
 	}
 	m.Acknowledged, m.By = a.now(), string(c.Origin)
 	return put(tx, m)
 }
 
 // reviewItem reads an item by its id.
-func (a *Agent) reviewItem(tx Tx, principal, id string) (ReviewItem, error) {
-	r, err := get[receipt](tx, principal, id)
+func (a *Agent) reviewItem(tx Tx, c Caller, id string) (ReviewItem, error) {
+	r, err := get[receipt](tx, c.Principal, id)
 	if err == nil {
-		b, err := findOne[block](tx, Query{Principal: principal, Key: r.ID})
+		b, err := findOne[block](tx, Query{Principal: c.Principal, Key: r.ID})
 		if err != nil && !errors.Is(err, ErrNotFound) {
 			return ReviewItem{}, err
 		}
@@ -210,14 +203,14 @@ func (a *Agent) reviewItem(tx Tx, principal, id string) (ReviewItem, error) {
 	if !errors.Is(err, ErrNotFound) {
 		return ReviewItem{}, err
 	}
-	m, err := get[message](tx, principal, id)
+	m, err := get[message](tx, c.Principal, id)
 	if err != nil {
 		return ReviewItem{}, err
 	}
 	if m.State != messageUnknown || !m.mayChange() {
 		return ReviewItem{}, fmt.Errorf("an operation of unknown outcome: %w", ErrNotFound)
 	}
-	return a.reviewOperation(tx, m, nameCache{})
+	return a.reviewOperation(tx, c, m, nameCache{})
 }
 
 func (a *Agent) reviewEvidence(tx Tx, r *receipt, open bool, names nameCache) (ReviewItem, error) {
@@ -229,7 +222,7 @@ func (a *Agent) reviewEvidence(tx Tx, r *receipt, open bool, names nameCache) (R
 		ID: r.ID, Kind: ReviewEvidence, Business: r.Business, BusinessName: e.BusinessName,
 		Conversation: r.Conversation, Message: r.Message,
 		Verdict: e.Verdict, Issues: e.Issues, Problems: e.Problems,
-		Since: r.Received, Open: open, Acknowledged: r.Acknowledged, By: r.By,
+		Since: r.Received, Open: open, Settleable: open, Acknowledged: r.Acknowledged, By: r.By,
 	}
 	switch {
 	case !open:
@@ -248,7 +241,7 @@ func (a *Agent) reviewEvidence(tx Tx, r *receipt, open bool, names nameCache) (R
 	return v, err
 }
 
-func (a *Agent) reviewOperation(tx Tx, m *message, names nameCache) (ReviewItem, error) {
+func (a *Agent) reviewOperation(tx Tx, c Caller, m *message, names nameCache) (ReviewItem, error) {
 	v := ReviewItem{
 		ID: m.ID, Kind: ReviewOperation, Business: m.Business, BusinessName: names.of(tx, m.Principal, m.Business),
 		Conversation: m.Conversation, Message: m.ID, Text: m.Text, Effect: m.Effect, Reason: m.Reason,
@@ -257,25 +250,39 @@ func (a *Agent) reviewOperation(tx Tx, m *message, names nameCache) (ReviewItem,
 	if !v.Open {
 		return v, nil
 	}
-	var never *Refusal
-	switch err := a.reconcilable(tx, m); {
-	case errors.As(err, &never):
-		v.Next = never.Detail
-	case err != nil:
+	next, err := a.settleable(tx, c, m)
+	if err != nil && ReasonOf(err) == "" {
 		return v, err
-	case m.Refused:
-		v.Next = fmt.Sprintf("pactctl reconcile %s asks the business once more. It was asked and did not tell: if you have learnt elsewhere what became of it, pactctl review acknowledge %s", m.Conversation, m.ID)
-	default:
-		switch from := a.settleFrom(m); {
-		case from.IsZero():
-			v.Next = fmt.Sprintf("pactctl reconcile %s asks the business what became of it. Do not repeat it by another route", m.Conversation)
-		case a.now().Before(from):
-			v.Next = fmt.Sprintf("pactctl reconcile %s asks the business once more. It was asked and did not answer: from %s on it can be settled otherwise. Do not repeat it by another route", m.Conversation, atSecond(from))
-		default:
-			v.Next = fmt.Sprintf("pactctl reconcile %s asks the business once more. It was asked and did not answer: if you have learnt elsewhere what became of it, pactctl review acknowledge %s", m.Conversation, m.ID)
-		}
 	}
+	v.Next, v.Settleable = next, err == nil
 	return v, nil
+}
+
+// settleable tells what the owner can do about an operation of unknown outcome. The
+// error is nil if they may settle it, reconcile_first if the business is to be asked
+// first, or the store's.
+func (a *Agent) settleable(tx Tx, c Caller, m *message) (next string, err error) {
+	ask := "pactctl reconcile " + m.Conversation
+	settle := "if you have learnt elsewhere what became of it, pactctl review acknowledge " + m.ID
+	var never *Refusal
+	from := a.settleFrom(m)
+	switch gone := a.reconcilable(tx, m); {
+	case errors.As(gone, &never):
+		return never.Detail, nil
+	case gone != nil:
+		return "", gone
+	case c.sameNetwork(m.Network) != nil:
+		return "only who sent it, under the same network profile, can ask the business about it: " + settle, nil
+	case m.Refused:
+		return ask + " asks the business once more. It was asked and did not tell: " + settle, nil
+	case from.IsZero():
+		return ask + " asks the business what became of it. Do not repeat it by another route",
+			refuse(StatusBlocked, ReasonReconcileFirst, "the business can still be asked what became of it: %s", ask)
+	case a.now().Before(from):
+		return ask + " asks the business once more. It was asked and did not answer: from " + atSecond(from) + " on it can be settled otherwise. Do not repeat it by another route",
+			refuse(StatusBlocked, ReasonReconcileFirst, "the business did not answer what became of it: ask once more with %s, or settle it from %s on", ask, atSecond(from))
+	}
+	return ask + " asks the business once more. It was asked and did not answer: " + settle, nil
 }
 
 // atSecond is a time, for people.

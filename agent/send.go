@@ -152,7 +152,7 @@ func (op *operation) finish(ctx context.Context, err error) (Result, error) {
 	switch {
 	case err == nil:
 	case errors.As(err, &refusal):
-		r.Status, r.Reason, r.Detail = refusal.Status, refusal.Reason, truncate(RedactText(refusal.text()), maxDescription)
+		r.Status, r.Reason, r.Detail = refusal.Status, refusal.Reason, truncate(RedactText(refusal.Text()), maxDescription)
 		if op.open != nil && r.Reason == ReasonUnresolved { // what is to be reconciled first
 			r.Message, r.Conversation = op.open.ID, op.open.Conversation
 		}

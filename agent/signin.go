@@ -63,7 +63,7 @@ func (a *Agent) showSignIn(ctx context.Context, c Caller, z *authorization) erro
 	}
 	for _, id := range z.Scopes {
 		if scope, ok := b.Card.Scope(id); ok {
-			v.Scopes = append(v.Scopes, scope)
+			v.Scopes = append(v.Scopes, scope.short())
 		}
 	}
 	return c.SignIn(ctx, v)

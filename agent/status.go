@@ -72,23 +72,12 @@ func (a *Agent) Status(ctx context.Context, c Caller) (StatusView, error) {
 	var r *Refusal
 	switch {
 	case errors.As(err, &r):
-		v.Reason, v.Detail = r.Reason, r.text()
+		v.Reason, v.Detail = r.Reason, r.Text()
 		v.SignerDisabled = r.Reason == ReasonSignerDisabled
 	case err != nil:
 		return StatusView{}, err
 	}
 	return v, nil
-}
-
-// text is a refusal for people, without its code.
-func (e *Refusal) text() string {
-	switch {
-	case e.Detail != "":
-		return e.Detail
-	case e.Err != nil:
-		return RedactText(e.Err.Error())
-	}
-	return ""
 }
 
 func (a *Agent) counts(ctx context.Context, principal string, n *Counts) error {

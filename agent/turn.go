@@ -323,7 +323,10 @@ func (a *Agent) neverSent(ctx context.Context, op *operation, m *message, cause 
 		}
 		return nil
 	})
-	return Reply{}, Outcome{}, errors.Join(cause, err)
+	if err != nil && ReasonOf(err) == "" {
+		return Reply{}, Outcome{}, err
+	}
+	return Reply{}, Outcome{}, cause
 }
 
 // attempt is one request to the business.

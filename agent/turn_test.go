@@ -240,3 +240,23 @@ func TestPartialConsentIsToldAndKept(t *testing.T) {
 		}
 	})
 }
+
+// CV-6, CV-7, RD-2: a contextId that looks like a secret is not kept, which is told at
+// once: another introduction would bring no other.
+func TestContextThatLooksLikeASecret(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		a := w.enrolled()
+		w.biz.set(func(b *business) {
+			b.answer = func(u turn) (int, any) {
+				reply := b.normal(u)
+				reply["message"].(map[string]any)["contextId"] = "at_0123456789abcdef"
+				return 200, reply
+			}
+		})
+		r := w.send(a, w.person(), agent.SendRequest{Message: "Cancel booking X1"}, agent.StatusFailed, agent.ReasonContextLimit)
+		if len(w.biz.sent()) != 1 || !strings.Contains(r.Detail, "looks like a secret") {
+			t.Errorf("%d turns, detail %q", len(w.biz.sent()), r.Detail)
+		}
+	})
+}

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"strings"
 	"testing"
+
+	"github.com/pactsigner/pactsigner/agent/egress"
 )
 
 // DA-10, DA-11: that a sign-in brought nothing is said with why, in our own words.
@@ -17,6 +19,19 @@ func TestSignInEndsInWords(t *testing.T) {
 		var r *Refusal
 		if !errors.As(err, &r) || r.Reason != reason || r.Detail != want {
 			t.Errorf("%s: %v", reason, err)
+		}
+	}
+}
+
+// DI-2, TR-8: a refusal says its reason once.
+func TestReasonIsSaidOnce(t *testing.T) {
+	err := &egress.Error{Code: egress.DestinationRefused, Purpose: egress.Card, Origin: "https://a.example", Err: errors.New("no such host")}
+	for reason, want := range map[Reason]string{
+		"destination_refused": "destination_refused: card https://a.example: no such host",
+		"metadata_invalid":    "metadata_invalid: card https://a.example: destination_refused: no such host",
+	} {
+		if got := refuseErr(StatusFailed, reason, err).Error(); got != want {
+			t.Errorf("got %q, want %q", got, want)
 		}
 	}
 }

@@ -64,7 +64,7 @@ func (c Control) Misbehave(ctx context.Context, specs ...string) (active []strin
 	}
 	resp, err := client.Do(req)
 	if err != nil {
-		return nil, fmt.Errorf("sandbox: control: is it running? %w", err)
+		return nil, fmt.Errorf("sandbox: control: is it running there? %w", err)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxBody))

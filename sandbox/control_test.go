@@ -140,7 +140,7 @@ func TestControlClient(t *testing.T) {
 	wrong.Token += "x"
 	stranger.URL = m.issuer.url + "/sandbox"
 	gone.URL = "http://127.0.0.1:1/sandbox"
-	for why, c := range map[string]Control{"draws a new one": wrong, "answered 404": stranger, "is it running?": gone} {
+	for why, c := range map[string]Control{"draws a new one": wrong, "answered 404": stranger, "is it running there?": gone} {
 		if _, err := c.Misbehave(ctx); err == nil || !strings.Contains(err.Error(), why) || strings.Contains(err.Error(), c.Token) {
 			t.Errorf("%v, want %q", err, why)
 		}

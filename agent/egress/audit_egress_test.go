@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"net/url"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -88,6 +89,7 @@ func TestNameErrors(t *testing.T) {
 		"ENOTFOUND": &net.DNSError{Err: "no such host", IsNotFound: true},
 		"EAI_AGAIN": &net.DNSError{Err: "server misbehaving", IsTemporary: true},
 		"ENODATA":   &net.DNSError{Err: "no data"},
+		"refused":   &net.DNSError{Err: "read udp 10.0.0.9:5353->10.0.0.53:53: read: connection refused", Server: "10.0.0.53:53", Name: "a.example"},
 		"other":     errors.New("broken"),
 	} {
 		w := newWorld(t, nil, http.NotFoundHandler())
@@ -96,7 +98,15 @@ func TestNameErrors(t *testing.T) {
 		if e := wantCode(t, got, DestinationRefused, false); len(w.dialled) != 0 || e.Status != 0 {
 			t.Errorf("%s: %v", what, got)
 		}
+		// What a person reads does not have which name server was asked.
+		if text := got.Error(); !strings.HasPrefix(text, "message https://a.example: destination_refused: name lookup: ") || strings.Contains(text, "53") {
+			t.Errorf("%s: %v", what, text)
+		}
 	}
+	w := newWorld(t, nil, http.NotFoundHandler())
+	w.client.dial.resolver = resolverErrors{&net.DNSError{Err: "i/o timeout", IsTimeout: true}}
+	_, got := w.client.Do(t.Context(), Request{Purpose: Card, Method: "GET", URL: "https://a.example/"})
+	wantCode(t, got, Timeout, false)
 }
 
 // TR-1, TR-3: exactly ten redirects are followed, and the last URL counts as each

@@ -3,10 +3,10 @@ package egress
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"net/netip"
 	"net/url"
+	"strings"
 	"syscall"
 	"time"
 
@@ -23,6 +23,24 @@ type refusedError struct{ err error }
 
 func (e *refusedError) Error() string { return e.err.Error() }
 func (e *refusedError) Unwrap() error { return e.err }
+
+// lookupError is why a name has no addresses. Its text leaves out which name server
+// was asked, and the name, which the error around it has.
+type lookupError struct{ err error }
+
+func (e *lookupError) Error() string {
+	text := e.err.Error()
+	var dns *net.DNSError
+	if errors.As(e.err, &dns) {
+		text = dns.Err
+	}
+	if i := strings.LastIndex(text, ": "); i >= 0 { // a socket's error, with its addresses
+		text = text[i+len(": "):]
+	}
+	return "name lookup: " + text
+}
+
+func (e *lookupError) Unwrap() error { return e.err }
 
 // dialer connects to addresses that it has checked (UR-5).
 type dialer struct {
@@ -91,7 +109,7 @@ func (d *dialer) resolve(ctx context.Context, name string) ([]netip.Addr, error)
 		case ctx.Err() != nil:
 			return nil, ctx.Err()
 		case err != nil:
-			return nil, &refusedError{fmt.Errorf("name lookup: %w", err)}
+			return nil, &refusedError{&lookupError{err}}
 		case len(addrs) == 0:
 			return nil, &refusedError{errors.New("the name has no address")}
 		}

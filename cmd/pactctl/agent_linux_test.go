@@ -3,8 +3,10 @@ package main
 import (
 	"context"
 	"os"
+	"os/exec"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -23,6 +25,43 @@ func (b *bench) onTerminal(answers ...string) sitting {
 				b.t.Errorf("sign in: %v", err)
 			}
 		},
+	}
+}
+
+// A second interrupt ends what does not hear the first one.
+func TestInterruptedTwice(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "pactctl", "receipts", "verify", "-")
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stdin.Write(make([]byte, 1<<17)); err != nil { // more than a pipe holds: it reads
+		t.Error(err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = cmd.Wait() // how is in ProcessState
+	}()
+	again := time.NewTicker(20 * time.Millisecond)
+	defer again.Stop()
+	for n := 0; ; {
+		select {
+		case <-again.C:
+			_ = cmd.Process.Signal(os.Interrupt) // it may just have ended
+			n++
+			continue
+		case <-ended:
+		}
+		if s := cmd.ProcessState.Sys().(syscall.WaitStatus); !s.Signaled() || s.Signal() != syscall.SIGINT || n < 2 {
+			t.Errorf("after %d interrupts: %v", n, cmd.ProcessState)
+		}
+		return
 	}
 }
 
@@ -87,6 +126,13 @@ func TestSignInOnATerminal(t *testing.T) {
 	code, terminal, _ = hasty.run(ctx, t, "send", "--business", air, "--message", "Rebook me onto LK 318", "--scope", "flights:upcoming:read")
 	if code != 1 || !strings.Contains(terminal, "denied: local_approval_denied") {
 		t.Errorf("declined: exit %d\n%s", code, terminal)
+	}
+	grant := b.json(false, 0, "grants")["grants"].([]any)[0].(map[string]any)["id"].(string)
+	hasty = b.onTerminal("n")
+	hasty.ahead = "y\n"
+	code, terminal, _ = hasty.run(ctx, t, "disconnect", grant)
+	if v := b.json(false, 0, "grants")["grants"].([]any)[0].(map[string]any); code != 1 || v["state"] != "active" || !strings.Contains(terminal, "declined: nothing was done") {
+		t.Errorf("declined: exit %d, %v\n%s", code, v, terminal)
 	}
 	code, terminal, _ = b.onTerminal().run(ctx, t, "send", "--business", air, "--message", "Rebook me onto LK 318", "--exit-on-input")
 	if code != 3 || strings.Contains(terminal, "[y/N]") {

@@ -140,7 +140,7 @@ func TestAgentCommands(t *testing.T) {
 		t.Errorf("status %v", v)
 	}
 	// No audience is known; then one that the signer does not sign for.
-	if v := b.json(false, 1, "send", "--business", books, "--message", "Do you have Woolf?"); v["reason"] != "audience_not_configured" {
+	if v := b.json(false, 1, "send", "--business", books, "--message", "Do you have Woolf?"); v["reason"] != "audience_not_configured" || !strings.Contains(v["detail"].(string), "pactctl audiences set "+b.box.Provider+" AUDIENCE") {
 		t.Errorf("without audience: %v", v)
 	}
 	b.json(false, 0, "providers", "add", b.box.Provider, "--audience", b.box.Audience)

@@ -181,8 +181,6 @@ pending, 1 if it ended otherwise.`,
 				switch {
 				case v.State == "granted":
 					return nil
-				case v.State == "starting":
-					return actf("the sign-in is being started: look again")
 				case v.State == "pending" && p.app.now().Before(v.Deadline):
 					return actf("the sign-in is pending: go on with: pactctl authorization wait %s", v.ID)
 				case v.State == "pending":

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"net/url"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -30,7 +31,7 @@ word. Exit code 1 if it cannot be used.`,
 			req.Refresh = refresh
 			v, err := ag.Discover(ctx, c, req)
 			if err != nil {
-				return err
+				return cardHint(err, req.CardURL)
 			}
 			if err := a.print(v, func(pr *printer) { printBusiness(pr, v) }); err != nil {
 				return err
@@ -43,6 +44,18 @@ word. Exit code 1 if it cannot be used.`,
 	}
 	cmd.Flags().BoolVar(&refresh, "refresh", false, "fetch the card also if the stored one is still good")
 	return cmd
+}
+
+// cardHint says where cards are, if there is none at a URL without a path.
+func cardHint(err error, cardURL string) error {
+	u, bad := url.Parse(cardURL)
+	var r *agent.Refusal
+	if cardURL == "" || bad != nil || strings.Trim(u.Path, "/") != "" || !errors.As(err, &r) || r.Reason != agent.ReasonNotFound && r.Reason != agent.ReasonInvalidJSON {
+		return err
+	}
+	hinted := *r
+	hinted.Detail += ": the URL of a card ends in /.well-known/agent-card.json"
+	return &hinted
 }
 
 func printBusiness(p *printer, v agent.BusinessView) {

@@ -93,7 +93,7 @@ under the grant can not be reconciled once that has ended.`,
 			}
 			i := slices.IndexFunc(list, func(g agent.GrantView) bool { return g.ID == args[0] })
 			if i < 0 {
-				return fmt.Errorf("there is no grant %q: pactctl grants lists their ids", args[0])
+				return noGrant(args[0], list)
 			}
 			before := list[i]
 			if before.State == "active" {
@@ -113,6 +113,20 @@ under the grant can not be reconciled once that has ended.`,
 		})
 	}
 	return cmd
+}
+
+// noGrant says which grants a business has, if it was named instead of one.
+func noGrant(id string, list []agent.GrantView) error {
+	var active []string
+	for _, g := range list {
+		if g.Business == id && g.State == "active" {
+			active = append(active, g.ID)
+		}
+	}
+	if len(active) > 0 {
+		return fmt.Errorf("%s is a business: name its grant, %s", id, strings.Join(active, " or "))
+	}
+	return fmt.Errorf("there is no grant %q: pactctl grants lists their ids", id)
 }
 
 // disconnectQuestion tells what ends with a grant; open is what waits for the owner.

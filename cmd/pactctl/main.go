@@ -15,8 +15,9 @@
 //
 // # Exit codes
 //
-// 0 done, 1 failed, 2 wrong usage, 3 a person must act, 130 interrupted. An error
-// is one line on stderr that begins with "pactctl: " and says what to do.
+// 0 done, 1 failed, 2 wrong usage, 3 a person must act, 130 interrupted; a second
+// interrupt ends the process at once. An error is one line on stderr that begins with
+// "pactctl: " and says what to do.
 package main
 
 import (
@@ -28,6 +29,7 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second one ends the process at once
 	code := newApp().run(ctx, os.Args[1:])
 	stop()
 	os.Exit(code)

@@ -42,6 +42,9 @@ func TestAnswersThatAreNone(t *testing.T) {
 	refusal("signer_unavailable", "enroll", "--signer", "http://127.0.0.1:1")
 	b.json(false, 0, "enroll", "--signer", b.signer)
 	b.json(false, 0, "audiences", "set", b.box.Provider, b.box.Audience)
+	if v := b.json(false, 1, "discover", b.box.Provider); v["reason"] != "not_found" || !strings.HasSuffix(v["detail"].(string), "ends in /.well-known/agent-card.json") {
+		t.Errorf("no card's URL: %v", v)
+	}
 	refusal("invalid_input", "discover", "nosuchbusiness")
 	refusal("not_found", "discover", "b-0000000000000000")
 	refusal("invalid_input", "providers", "add", "nonsense", "--audience", "x")
@@ -105,11 +108,16 @@ func TestAnswersThatAreNone(t *testing.T) {
 	}
 	code, stdout, stderr = b.run(false, "Rebook me onto LK 318\n"+long+"\nIs LK 204 on time?\n"+long, "chat", air)
 	if code != 1 || strings.Count(stdout, "LK 204") != 1 || strings.Count(stderr, "local_approval_required") != 1 || strings.Contains(stderr, "repeat with") ||
-		!strings.Contains(stderr, "by itself with pactctl send --yes") || strings.Count(stderr, "Not sent: the line has more than 65536 bytes.") != 2 ||
+		!strings.Contains(stderr, "by itself with pactctl send --yes") || strings.Count(stderr, "failed: message_too_long: message: it has more than 4000 characters") != 2 ||
 		!strings.Contains(stderr, "Go on with: pactctl chat "+known+" --conversation c-") || strings.Contains(stderr, "pactctl: ") {
 		t.Errorf("chat: exit %d\n%s%s", code, stdout, stderr)
 	}
-	code, stdout, stderr = b.typing("Rebook me onto LK 318\n", "chat", air)
+	code, stdout, _ = b.run(false, long, "chat", air, "-o", "json")
+	var unread map[string]any
+	if err := json.Unmarshal([]byte(stdout), &unread); err != nil || code != 1 || unread["status"] != "failed" || unread["reason"] != "message_too_long" {
+		t.Errorf("chat: exit %d\n%s", code, stdout)
+	}
+	code, stdout, stderr = b.typing("Rebook me onto LK 318\ny\n", "chat", air) // typed ahead is no answer
 	if code != 1 || stdout != "" || strings.Count(stderr, "local_approval_denied") != 1 {
 		t.Errorf("chat: exit %d\n%s%s", code, stdout, stderr)
 	}
@@ -123,6 +131,22 @@ func TestAnswersThatAreNone(t *testing.T) {
 	a := &app{stdin: strings.NewReader(""), stdout: &seen, stderr: &seen, now: time.Now, zone: time.UTC}
 	if code := a.run(ctx, []string{"authorization", "wait", id, "--profile", b.profile}); code != exitInterrupted || !strings.Contains(seen.String(), "stopped waiting; go on with: pactctl authorization wait "+id) {
 		t.Errorf("interrupted: exit %d\n%s", code, seen.String())
+	}
+	if v := b.json(false, 0, "authorization", "cancel", id); v["state"] != "cancelled" || v["businessName"] != "Larkline Air" {
+		t.Errorf("cancelled: %v", v)
+	}
+}
+
+// A business's id in place of its grant's is told which grants that has.
+func TestDisconnectABusiness(t *testing.T) {
+	list := []agent.GrantView{
+		{ID: "grant-1", Business: "b-1", State: "active"}, {ID: "grant-2", Business: "b-1", State: "superseded"}, {ID: "grant-3", Business: "b-2", State: "active"},
+	}
+	if got := noGrant("b-1", list).Error(); got != "b-1 is a business: name its grant, grant-1" {
+		t.Errorf("got %q", got)
+	}
+	if got := noGrant("b-3", list).Error(); got != `there is no grant "b-3": pactctl grants lists their ids` {
+		t.Errorf("got %q", got)
 	}
 }
 
@@ -292,6 +316,31 @@ func TestListsTellBusinessesApart(t *testing.T) {
 			{ID: "c-zsjtodyajjqujhsu", State: "replied", Updated: long, Business: other, BusinessName: name},
 		})
 	})
+	// One thing whole, with digests, which have 64 characters.
+	digest := strings.Repeat("8f", 32)
+	for _, verdict := range []agent.Verdict{agent.VerdictVerified, agent.VerdictInvalid} {
+		printed("receipt", func() {
+			printReceipt(pr, agent.ReceiptView{
+				ID: "r-zrdl3gnw6lamu4yv", Verdict: verdict, Issues: []string{"bad_signature"}, Business: one, BusinessName: other + " " + name, Conversation: "c-zsjtodyajjqujhst",
+				Message: "m-j6d6d3mlaykt4v62", Sent: long, Time: long, ScopesUsed: []string{"flights:rebook", "flights:upcoming:read", "flights:cancel"},
+				Algorithm: "ES256", KeyID: strings.Repeat("k", 43), Digest: digest, Actions: []agent.Action{{Tool: "rebook_flight", ArgsHash: digest}},
+				Problems: []agent.Problem{{Reason: "bad_signature", Detail: strings.Repeat("the signature does not verify ", 4)}},
+			})
+		})
+	}
+	printed("export", func() {
+		printExportCheck(pr, exportView{"rebooked.json", agent.ExportCheck{
+			Verdict: agent.VerdictVerified, Recorded: agent.VerdictVerified, Digest: digest, BodyDigest: digest, Thumbprint: strings.Repeat("k", 43),
+			BusinessName: one + " " + other, InterfaceURL: "https://provider.example/a2a/air", Sent: long, Exported: long,
+			Claims: &agent.ReceiptClaims{Time: long, ScopesUsed: []string{"flights:rebook"}},
+		}})
+	})
+	for _, e := range []agent.EvidenceView{{Verdict: agent.VerdictMissing}, {Verdict: agent.VerdictUnverifiable}, {Verdict: agent.VerdictInvalid, Issues: []string{"bad_signature"}}, {Verdict: agent.VerdictVerified}} {
+		e.Receipt = "r-zrdl3gnw6lamu4yv"
+		printed("reply", func() {
+			printReply(pr, agent.Result{Reply: one + "\n" + other, Evidence: &e, Conversation: "c-zsjtodyajjqujhst"})
+		})
+	}
 }
 
 // DA-12: what was allowed beyond what was asked for is marked.

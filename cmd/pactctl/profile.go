@@ -1,12 +1,10 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"net/url"
 	"os"
@@ -33,16 +31,15 @@ type profile struct {
 	development bool
 	makes       bool // the command is one that makes a profile, or sets something in it
 
-	lines   *lineReader // answers of the person
-	signIn  string      // the sign-in whose link was shown, and whose end is waited for
-	waitFor string      // the sign-in that the command was told to wait for
-	waiting *waiting    // while the agent is open
+	signIn  string   // the sign-in whose link was shown, and whose end is waited for
+	waitFor string   // the sign-in that the command was told to wait for
+	waiting *waiting // while the agent is open
 }
 
 // newProfile adds the flags that choose a profile to a command and those below
 // it.
 func newProfile(a *app, cmd *cobra.Command) *profile {
-	p := &profile{app: a, lines: &lineReader{in: a.stdin}}
+	p := &profile{app: a}
 	cmd.GroupID = groupAgent
 	f := cmd.PersistentFlags()
 	f.StringVar(&p.dir, "profile", "", "`DIR` of the agent's profile (default pactctl/agent in the XDG data folder; or PACT_PROFILE)")
@@ -177,29 +174,14 @@ func (p *profile) caller() agent.Caller {
 	c.Human = agent.HumanInteractive
 	c.Approve = func(ctx context.Context, req agent.ApprovalRequest) (bool, error) {
 		p.showApproval(req)
-		p.lines.forget()
-		answer, err := p.ask(ctx, "Send it? [y/N] ")
-		if errors.Is(err, io.EOF) {
-			fmt.Fprintln(p.app.stderr)
-		}
-		if ctx.Err() == nil {
-			err = nil // what is no answer is no
-		}
-		return err == nil && isYes(answer), err
+		p.idle()
+		return a.agrees(ctx, "Send it?")
 	}
 	c.SignIn = func(_ context.Context, s agent.SignIn) error {
 		p.showSignIn(s)
 		return nil
 	}
 	return c
-}
-
-func isYes(answer string) bool {
-	switch strings.ToLower(strings.TrimSpace(answer)) {
-	case "y", "yes":
-		return true
-	}
-	return false
 }
 
 // showSignIn shows a sign-in link to the owner on their terminal, the one place
@@ -257,83 +239,7 @@ func (p *profile) showQR(s agent.SignIn) {
 func (p *profile) ask(ctx context.Context, question string) (string, error) {
 	p.idle()
 	fmt.Fprint(p.app.stderr, question)
-	return p.lines.next(ctx)
-}
-
-// lineReader reads lines of an input by one goroutine, so that nothing read ahead
-// is lost between two questions, and a context can end a wait.
-type lineReader struct {
-	in    io.Reader
-	lines chan line
-}
-
-// line is a line without its end, or why there is none.
-type line struct {
-	text string
-	err  error
-}
-
-// maxLine is more than a message ever has, in bytes.
-const maxLine = 1 << 16
-
-var errLongLine = fmt.Errorf("the line has more than %d bytes", maxLine)
-
-// readLine reads a line, of a long one also the rest.
-func readLine(r *bufio.Reader) line {
-	var text []byte
-	for long := false; ; {
-		part, more, err := r.ReadLine()
-		switch long = long || len(text)+len(part) > maxLine; {
-		case err != nil && len(text) == 0:
-			return line{err: err}
-		case long:
-			text = []byte{0}
-		default:
-			text = append(text, part...)
-		}
-		if more && err == nil {
-			continue
-		}
-		if long {
-			return line{err: errLongLine}
-		}
-		return line{text: string(text)}
-	}
-}
-
-// forget throws away what a person typed before a question: it is no answer to that
-// (AP-1).
-func (r *lineReader) forget() {
-	forgetTyped(r.in)
-	select {
-	case <-r.lines: // read, and not asked for; a closed channel stays one
-	default:
-	}
-}
-
-func (r *lineReader) next(ctx context.Context) (string, error) {
-	if r.lines == nil {
-		r.lines = make(chan line)
-		go func() { // a terminal read cannot be cancelled; the process ends soon after
-			defer close(r.lines)
-			for in := bufio.NewReader(r.in); ; {
-				l := readLine(in)
-				if l.err != nil && l.err != errLongLine {
-					return // a reader that failed has no more
-				}
-				r.lines <- l
-			}
-		}()
-	}
-	select {
-	case <-ctx.Done():
-		return "", context.Cause(ctx)
-	case l, ok := <-r.lines:
-		if !ok {
-			return "", io.EOF
-		}
-		return l.text, l.err
-	}
+	return p.app.answers().next(ctx)
 }
 
 // ended prints how an operation ended and returns the error that it ends the
@@ -414,15 +320,8 @@ func refused(err error) error {
 	if errors.As(err, &done) || !errors.As(err, &r) {
 		return err
 	}
-	v := agent.Result{Status: r.Status, Reason: r.Reason, Detail: refusalText(r)}
+	v := agent.Result{Status: r.Status, Reason: r.Reason, Detail: r.Text()}
 	return &refusedError{v, resultError(v)}
-}
-
-func refusalText(r *agent.Refusal) string {
-	if r.Detail != "" || r.Err == nil {
-		return r.Detail
-	}
-	return agent.RedactText(r.Err.Error())
 }
 
 func stamp(p *printer, t time.Time) string {

@@ -114,11 +114,16 @@ func newReceiptsShowCmd(p *profile) *cobra.Command {
 }
 
 func printReceipt(p *printer, r agent.ReceiptView) {
-	signed, used, label := "signed", "permissions used", "action"
+	signed, claim := "signed", func(s string) string { return s }
 	if r.Verdict != agent.VerdictVerified { // EV-8
-		signed, used, label = "unproven time", "unproven permissions", "unproven action"
+		signed, claim = "time", func(s string) string {
+			if s != "" {
+				s = "(unproven) " + s
+			}
+			return s
+		}
 	}
-	p.fields(
+	pairs := []string{
 		"receipt", r.ID,
 		"verdict", string(r.Verdict),
 		"issues", strings.Join(r.Issues, ", "),
@@ -126,24 +131,25 @@ func printReceipt(p *printer, r agent.ReceiptView) {
 		"conversation", r.Conversation,
 		"message", r.Message,
 		"sent", p.at(r.Sent),
-		signed, p.at(r.Time),
-		used, strings.Join(r.ScopesUsed, " "),
-		"key", strings.TrimSpace(r.Algorithm+" "+r.KeyID),
-		"SHA-256 of the JWS", r.Digest,
-	)
-	for _, a := range r.Actions {
-		if a.ArgsHash != "" {
-			p.line("%s  %s  (arguments %s, not checked)", label, a.Tool, a.ArgsHash)
-		} else {
-			p.line("%s  %s", label, a.Tool)
-		}
+		signed, claim(p.at(r.Time)),
+		"permissions", claim(strings.Join(r.ScopesUsed, " ")),
+		"key", strings.TrimSpace(r.Algorithm + " " + r.KeyID),
+		"JWS SHA-256", r.Digest,
 	}
+	for _, a := range r.Actions {
+		text := claim(a.Tool)
+		if a.ArgsHash != "" {
+			text += " (arguments not checked: " + a.ArgsHash + ")"
+		}
+		pairs = append(pairs, "action", text)
+	}
+	p.fields(pairs...)
 	for _, problem := range r.Problems {
-		p.line("problem  %s", problem)
+		p.say(0, "problem: %s", problem)
 	}
 	if r.Verdict == agent.VerdictVerified { // EV-8
 		p.line("")
-		p.line("Verified: the business signed this claim. It does not mean that money moved, and it names no message.")
+		p.say(0, "Verified: the business signed this claim. It does not mean that money moved, and it names no message.")
 	}
 }
 
@@ -342,7 +348,7 @@ func printExportCheck(p *printer, v exportView) {
 	pairs := []string{"issues", strings.Join(v.Issues, ", "), "on record", string(v.Recorded)}
 	var proven []string
 	if v.signed() {
-		claims := []string{"signed", p.at(v.Claims.Time), "permissions used", strings.Join(v.Claims.ScopesUsed, " "), "actions", actionNames(v.Claims.Actions)}
+		claims := []string{"signed", p.at(v.Claims.Time), "permissions", strings.Join(v.Claims.ScopesUsed, " "), "actions", actionNames(v.Claims.Actions)}
 		for i := 0; i < len(claims); i += 2 {
 			if claims[i+1] != "" {
 				proven = append(proven, `"`+claims[i]+`"`)
@@ -354,7 +360,7 @@ func printExportCheck(p *printer, v exportView) {
 		"key", strings.TrimSpace(v.Algorithm+" "+v.KeyID),
 		"thumbprint", v.Thumbprint,
 		"keys from", keys,
-		"SHA-256 of the JWS", v.Digest,
+		"JWS SHA-256", v.Digest,
 		"business", v.InterfaceURL,
 		"by its name", v.BusinessName,
 		"message", v.MessageID,

@@ -29,7 +29,7 @@ func TestVerifiedSaysWhatItMeans(t *testing.T) {
 	}
 	out.Reset()
 	printReceipt(&printer{w: &out, zone: time.UTC}, agent.ReceiptView{Verdict: agent.VerdictInvalid, ScopesUsed: []string{"x"}, Time: testNow, Actions: []agent.Action{{Tool: "pay"}}})
-	if text := out.String(); !strings.Contains(text, "unproven action  pay") || !strings.Contains(text, "unproven permissions  x") || strings.Contains(text, "\nsigned") {
+	if text := strings.Join(strings.Fields(out.String()), " "); !strings.Contains(text, "action (unproven) pay") || !strings.Contains(text, "permissions (unproven) x") || !strings.Contains(text, "time (unproven) ") || strings.Contains(text, "signed") {
 		t.Error(text)
 	}
 	a, stdout, _ := testApp("", false)

@@ -147,7 +147,7 @@ changes no verdict: evidence that was not verified stays so, and an operation of
 unknown outcome is never sent again.
 
 An operation that the business can still be asked about is asked about first:
-pactctl reconcile. It shows what it is about, and asks; --yes answers.`,
+pactctl reconcile. Else it shows what it is about, and asks; --yes answers.`,
 		Example: `  pactctl review acknowledge r-3f9k2m
   pactctl review acknowledge m-3f9k2m --yes -o json`,
 		Args: cobra.ExactArgs(1),
@@ -157,7 +157,7 @@ pactctl reconcile. It shows what it is about, and asks; --yes answers.`,
 				if err != nil {
 					return noReview(args[0], err)
 				}
-				if v.Open {
+				if v.Open && v.Settleable { // else Acknowledge says what comes first
 					v.Next = "" // it is what is being done
 					printReview(p.app.aside(), v)
 					if err := p.app.confirm(ctx, reviewQuestion(v)); err != nil {

@@ -91,15 +91,19 @@ func TestReconcileAndReview(t *testing.T) {
 		t.Errorf("what is to be reconciled first: %v, want %v of %s", v, operation["id"], conversation)
 	}
 	grant := b.json(false, 0, "grants")["grants"].([]any)[0].(map[string]any)["id"].(string)
-	if code, _, stderr := b.run(false, "", "disconnect", grant); code != 3 || !strings.Contains(stderr, "can not be reconciled after that (before: pactctl reconcile "+conversation+")") {
+	if code, stdout, stderr := b.run(false, "", "disconnect", grant, "-o", "json"); code != 3 || stdout != "" || !strings.Contains(stderr, "can not be reconciled after that (before: pactctl reconcile "+conversation+")") {
 		t.Errorf("disconnect: exit %d, %s", code, stderr)
 	}
 	if operation["kind"] != "operation" || operation["open"] != true {
 		t.Errorf("review %v", operation)
 	}
-	code, stdout, stderr := b.run(false, "", "review", "acknowledge", operation["id"].(string), "--yes")
-	if code != 1 || stdout != "" || !strings.Contains(stderr, "reconcile_first") || !strings.Contains(stderr, "pactctl reconcile "+conversation) {
-		t.Errorf("acknowledge: exit %d\n%s%s", code, stdout, stderr)
+	var code int
+	var stdout, stderr string
+	for _, person := range []bool{false, true} { // what can not be settled yet is not asked about
+		code, stdout, stderr = b.run(person, "", "review", "acknowledge", operation["id"].(string))
+		if code != 1 || stdout != "" || strings.Contains(stderr, "[y/N]") || !strings.Contains(stderr, "reconcile_first") || !strings.Contains(stderr, "pactctl reconcile "+conversation) {
+			t.Errorf("acknowledge: exit %d\n%s%s", code, stdout, stderr)
+		}
 	}
 	if v := b.json(false, 3, "reconcile"); v["reason"] != "local_approval_required" || v["approval"].(map[string]any)["sentBefore"] == nil {
 		t.Errorf("reconcile: %v", v)
@@ -136,7 +140,7 @@ func TestReconcileAndReview(t *testing.T) {
 	if v := b.json(false, 0, "review", "show", id); v["kind"] != "evidence" || v["text"] != "Rebook me onto LK 318" || v["next"] == nil {
 		t.Errorf("show: %v", v)
 	}
-	if code, stdout, stderr := b.run(false, "", "review", "acknowledge", id); code != 3 || stdout != "" || !strings.Contains(stderr, "Rebook me onto LK 318") {
+	if code, stdout, stderr := b.run(false, "", "review", "acknowledge", id, "-o", "json"); code != 3 || stdout != "" || !strings.Contains(stderr, "Rebook me onto LK 318") {
 		t.Errorf("acknowledge: exit %d\n%s%s", code, stdout, stderr)
 	}
 	waits(1)
@@ -171,7 +175,7 @@ func exportReceipts(t *testing.T, b *bench, invalid string) {
 	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("mode %v, %v", info.Mode(), err)
 	}
-	if code, _, stderr := b.run(false, "", "receipts", "export", good, "-f", file); code != 1 || !strings.Contains(stderr, "--force") {
+	if code, stdout, stderr := b.run(false, "", "receipts", "export", good, "-f", file, "-o", "json"); code != 1 || stdout != "" || !strings.Contains(stderr, "--force") {
 		t.Errorf("again: exit %d, %s", code, stderr)
 	}
 	b.json(false, 0, "receipts", "export", good, "-f", file, "--force")
@@ -206,7 +210,7 @@ func exportReceipts(t *testing.T, b *bench, invalid string) {
 		t.Errorf("by other keys: exit %d\n%s", code, stdout)
 	}
 	code, stdout, _ = b.run(false, "", "receipts", "verify", file)
-	if code != 0 || !strings.Contains(stdout, `What is signed is "signed", "permissions used" and "actions"; the rest`) {
+	if code != 0 || !strings.Contains(stdout, `What is signed is "signed", "permissions" and "actions"; the rest`) {
 		t.Errorf("by its own keys: exit %d\n%s", code, stdout)
 	}
 	var bare map[string]any
@@ -239,7 +243,7 @@ func exportReceipts(t *testing.T, b *bench, invalid string) {
 	if code, stdout, stderr := b.run(false, "", "receipts", "verify", changed); code != 1 || !strings.Contains(stderr, "1 of 1 receipt not verified") {
 		t.Errorf("changed: exit %d\n%s%s", code, stdout, stderr)
 	}
-	if code, _, stderr := b.run(false, "", "receipts", "verify", keys); code != 1 || !strings.Contains(stderr, "keys.json: export: ") {
+	if code, stdout, stderr := b.run(false, "", "receipts", "verify", keys, "-o", "json"); code != 1 || stdout != "" || !strings.Contains(stderr, "keys.json: export: ") {
 		t.Errorf("no export: exit %d, %s", code, stderr)
 	}
 	if _, err := os.Stat(b.profile); !os.IsNotExist(err) {
@@ -254,14 +258,14 @@ func TestPolicyCommands(t *testing.T) {
 		t.Helper()
 		return b.json(false, want, append([]string{"policy"}, args...)...)
 	}
-	if v := policy(0, "show"); v["available"] != false || v["reason"] != "disabled_in_settings" {
+	if v := policy(0, "show"); v["available"] != false || v["reason"] != "disabled_in_settings" || !strings.Contains(v["detail"].(string), "enrol with a signer first") {
 		t.Errorf("show %v", v)
 	}
 	b.json(false, 0, "enroll", "--signer", b.signer)
 	if v := policy(0, "show"); v["available"] != true || v["preference"] != "prefer-pact" {
 		t.Errorf("show %v", v)
 	}
-	if v := policy(0, "off"); v["available"] != false || v["enabled"] != false {
+	if v := policy(0, "off"); v["available"] != false || v["enabled"] != false || v["detail"] != "PACT is off in this profile: switch it on with pactctl policy on" {
 		t.Errorf("off %v", v)
 	}
 	if v := policy(0, "on"); v["available"] != true {

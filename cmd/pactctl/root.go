@@ -40,7 +40,8 @@ type app struct {
 	yes    bool   // --yes
 	noAsk  bool   // --exit-on-input
 
-	started bool // a command's own code has begun; before that, errors are of usage
+	lines   *lineReader // of answers(), once somebody was asked
+	started bool        // a command's own code has begun; before that, errors are of usage
 }
 
 // newApp returns the app of the real process.
@@ -88,7 +89,8 @@ Commands that stop, end or replace something ask first. Off a terminal they do
 nothing and end with exit code 3 unless --yes is given.
 
 Exit codes: 0 done, 1 failed or declined (you were asked and did not say y), 2
-wrong usage, 3 a person must act, 130 interrupted.`,
+wrong usage, 3 a person must act, 130 interrupted. A second Ctrl-C does not wait
+for what the first one is ending.`,
 		Example: `  pactctl fleet status
   pactctl credentials create --name laptop
   pactctl kill --all --reason "drill"`,

@@ -53,6 +53,20 @@ func TestConfirm(t *testing.T) {
 	}
 }
 
+// AP-1: what was typed before a question answers none, and all questions read one input.
+func TestConfirmAnew(t *testing.T) {
+	a, _, stderr := testApp("y\ny\n", true)
+	if err := a.confirm(t.Context(), "Stop everything?"); err != nil {
+		t.Error(err)
+	}
+	if err := a.confirm(t.Context(), "Stop it again?"); !errors.Is(err, errDeclined) {
+		t.Errorf("by what was typed before: %v", err)
+	}
+	if text := stderr.String(); !strings.HasSuffix(text, "Stop it again? [y/N] \n") {
+		t.Errorf("asked %q", text)
+	}
+}
+
 // An interrupt while a question stands ends the program with 130.
 func TestConfirmInterrupted(t *testing.T) {
 	r, _ := io.Pipe()

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"errors"
+	"fmt"
 	"net/url"
 	"strings"
 
@@ -45,6 +47,10 @@ only. SECONDS are of the wall clock. --list shows the names.`,
 			return err
 		}
 		active, err := control.Misbehave(cmd.Context(), specs...)
+		var nobody *url.Error
+		if errors.As(err, &nobody) {
+			return fmt.Errorf("%w: say where it is with --url", err)
+		}
 		if err != nil {
 			return err
 		}

@@ -205,6 +205,11 @@ func TestSandboxMisbehave(t *testing.T) {
 	if got := <-code; got != 0 {
 		t.Errorf("exit code %d: %s", got, stderr)
 	}
+	a, _, stderr = testApp("", false) // nobody is there
+	if code := a.run(t.Context(), []string{"sandbox", "misbehave", "--url", "http://127.0.0.1:1", "--token-file", file}); code != exitFailed ||
+		!strings.Contains(stderr.String(), "is it running there?") || !strings.HasSuffix(stderr.String(), ": say where it is with --url\n") {
+		t.Errorf("exit code %d: %s", code, stderr)
+	}
 }
 
 func TestMisbehaviourList(t *testing.T) {

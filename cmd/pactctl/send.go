@@ -54,10 +54,7 @@ route.`,
 				return fmt.Errorf("--message -: %w", err)
 			}
 			if len(text) > maxLine {
-				return refused(&agent.Refusal{
-					Status: agent.StatusFailed, Reason: agent.ReasonMessageTooLong,
-					Detail: "message: it has more than 4000 characters, and 4000 is the most",
-				})
+				return refused(tooLong)
 			}
 			req.Message = strings.TrimRight(string(text), "\r\n")
 		}
@@ -79,11 +76,17 @@ route.`,
 	return cmd
 }
 
+// tooLong is a message that is not read whole.
+var tooLong = &agent.Refusal{
+	Status: agent.StatusFailed, Reason: agent.ReasonMessageTooLong,
+	Detail: "message: it has more than 4000 characters, and 4000 is the most",
+}
+
 func printReply(p *printer, r agent.Result) {
 	printText(p, r.Reply)
 	if e := r.Evidence; e != nil {
 		p.line("")
-		p.line("%s (receipt %s)", evidenceText(*e), e.Receipt)
+		p.say(0, "%s (receipt %s)", evidenceText(*e), e.Receipt)
 	}
 	p.line("conversation %s", r.Conversation)
 }
@@ -171,19 +174,17 @@ func (p *profile) chat(ctx context.Context, ag *agent.Agent, c agent.Caller, req
 			return last
 		case strings.TrimSpace(line) == "/quit":
 			return last
-		case err == errLongLine:
-			p.app.note("Not sent: %v.", err)
-			last = said(err)
-			continue
-		case err != nil:
+		case err != nil && err != errLongLine:
 			return err
-		case strings.TrimSpace(line) == "":
+		case err == nil && strings.TrimSpace(line) == "":
 			continue
 		}
-		req.Message = line
-		r, err := ag.Send(ctx, c, req)
-		if err != nil {
-			return err
+		r := agent.Result{Status: tooLong.Status, Reason: tooLong.Reason, Detail: tooLong.Detail}
+		if err == nil {
+			req.Message = line
+			if r, err = ag.Send(ctx, c, req); err != nil {
+				return err
+			}
 		}
 		if r.Conversation != "" && r.Reason != agent.ReasonUnresolved { // which names another one's
 			req.Conversation = r.Conversation
