@@ -13,7 +13,7 @@ build:
 
 # All tests, under the race detector.
 test:
-	$(GO) test -race ./...
+	$(GO) test -race -timeout 20m ./...
 
 lint: generate-check
 	@bad=$$(gofmt -l $$(git ls-files -co --exclude-standard '*.go')); \

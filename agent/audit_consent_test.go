@@ -180,6 +180,7 @@ func TestNoPollAfterTheDeadline(t *testing.T) {
 
 // DA-10: however a sign-in ends, it ends once, and its codes are gone.
 func TestCodesAreDeleted(t *testing.T) {
+	t.Parallel()
 	for state, end := range map[string]func(w *world, a *agent.Agent, id string){
 		"granted": func(w *world, a *agent.Agent, id string) { w.biz.allow("trips:read"); time.Sleep(6 * time.Second) },
 		"denied": func(w *world, a *agent.Agent, id string) {

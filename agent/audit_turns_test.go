@@ -22,6 +22,7 @@ import (
 // CV-8, RD-4: what a model may see: 8000 characters of a reply, the last 20 turns,
 // redacted and marked untrusted. 20,000 characters are kept.
 func TestTranscriptForAModel(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
@@ -630,6 +631,7 @@ func TestBusinessWordsAreRedacted(t *testing.T) {
 
 // EV-9: of 2001 receipts the oldest goes, of 2000 none.
 func TestReceiptCap(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := granted(w, 50*time.Minute, "trips:read")

@@ -342,6 +342,7 @@ func TestCardDevelopment(t *testing.T) {
 
 // TestCardTruncation covers DI-7.
 func TestCardTruncation(t *testing.T) {
+	t.Parallel()
 	long := strings.Repeat("ä", 3000)
 	doc := goodCard()
 	doc["name"], doc["description"] = long, long

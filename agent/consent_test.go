@@ -44,6 +44,7 @@ func patient(w *world) agent.Caller {
 
 // DA-3, DA-5, DA-6, DA-8: when the agent polls, and what it makes of each answer.
 func TestPolling(t *testing.T) {
+	t.Parallel()
 	type answers []func(http.ResponseWriter)
 	after := func(seconds string) func(http.ResponseWriter) {
 		return func(w http.ResponseWriter) {

@@ -12,6 +12,7 @@ import (
 // EV-1..EV-6: what a receipt is worth, and that everything but verified holds
 // the next change back, also after a good inspection and in a new conversation.
 func TestEvidence(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		receipt func(w *world) func(claims, envelope map[string]any)
 		verdict agent.Verdict

@@ -38,6 +38,7 @@ func exportOf(w *world, receipt func(w *world) func(claims, envelope map[string]
 // EV-1..EV-4: each verdict that is stored is found again in its export, without
 // the network, years later.
 func TestExportVerifiesToTheSameVerdict(t *testing.T) {
+	t.Parallel()
 	var first map[string]any
 	for name, c := range map[string]struct {
 		receipt func(w *world) func(claims, envelope map[string]any)
@@ -114,6 +115,7 @@ func TestExportVerifiesToTheSameVerdict(t *testing.T) {
 // EV-2, EV-9: whatever a business sent for a receipt and was stored is exported, and
 // its export read, with the same verdict; and it grows by no more than what is ours.
 func TestExportOfAnything(t *testing.T) {
+	t.Parallel()
 	deep := func(depth int, inside string) string {
 		return strings.Repeat("[", depth) + inside + strings.Repeat("]", depth)
 	}
@@ -229,6 +231,7 @@ func TestExportPrintsNothing(t *testing.T) {
 // EV-2, EV-4: a byte that is changed in what was signed, what it was held to or
 // the key is noticed.
 func TestExportTampered(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		_, _, x := exportOf(w, func(*world) func(c, e map[string]any) {

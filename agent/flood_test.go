@@ -34,6 +34,7 @@ func numbered(n int) json.RawMessage {
 
 // TR-4, CV-7, CV-11, CV-13: a reply within the size of replies, and full of entries.
 func TestReplyFlood(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		status int
 		body   string
@@ -60,6 +61,7 @@ func TestReplyFlood(t *testing.T) {
 // EV-2, EV-4: a receipt with more entries than 1000 is malformed; of what is wrong
 // with one, no more is listed than somebody reads, and no kind of it is left out.
 func TestReceiptFlood(t *testing.T) {
+	t.Parallel()
 	keys := agent.SetKeys(keySet())
 	late := receiptWant
 	late.ReceivedAt = sentAt.Add(-time.Hour)
@@ -93,6 +95,7 @@ func TestReceiptFlood(t *testing.T) {
 // DI-7, DI-8, TR-4: of long lists in a card as much is kept as is shown; lists that no
 // card has make it invalid, whatever else it says.
 func TestCardFlood(t *testing.T) {
+	t.Parallel()
 	skill := map[string]any{"id": "a", "name": "b", "description": "c", "tags": []string{"d"}}
 	names := func(n int, v any) map[string]any {
 		out := map[string]any{}

@@ -154,6 +154,7 @@ func TestHeldBackByEachWayToTheInterface(t *testing.T) {
 // CV-4, EV-6, UR-7: another spelling of the interface's URL, on another card, is no
 // way around what is held back there. It is sent to as it is spelt.
 func TestHeldBackByEachSpelling(t *testing.T) {
+	t.Parallel()
 	respell := func(w *world, url string) {
 		w.biz.set(func(b *business) {
 			b.card["supportedInterfaces"] = []any{map[string]any{"url": url, "protocolBinding": "HTTP+JSON", "protocolVersion": "1.0"}}
@@ -271,6 +272,7 @@ func TestCardChangesWhileAsked(t *testing.T) {
 
 // DI-3, DI-6: consent to a card that changed meanwhile is not kept.
 func TestCardChangesDuringConsent(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()

@@ -171,6 +171,7 @@ func TestRefreshLeaseLostWhileSending(t *testing.T) {
 // nobody waits for it. One that another program keeps is waited for, but not for
 // ever, and a caller who leaves does not wait.
 func TestRefreshWaitsAreBounded(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		until, most time.Duration
 		status      agent.Status

@@ -171,6 +171,7 @@ func TestReconcileJudgesByWhatItWasSentUnder(t *testing.T) {
 // leaves the outcome unknown, begins nothing and sends nothing else, of a change and of an
 // inspection; a reply ends it after all.
 func TestReconcileRefusals(t *testing.T) {
+	t.Parallel()
 	answers := func(status int, v any) func(*world) {
 		return func(w *world) {
 			w.biz.set(func(b *business) { b.answer = func(turn) (int, any) { return status, v } })
@@ -297,6 +298,7 @@ func TestReconcileGivenUp(t *testing.T) {
 // CV-14, AD-2, AP-1, AP-4, PO-1, PO-5: what a reconcile needs. Nothing is sent
 // without, and the outcome stays unknown.
 func TestReconcileNeeds(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		prepare func(w *world, a *agent.Agent, r agent.Result)
 		caller  func(c *agent.Caller)

@@ -149,6 +149,7 @@ func TestHeldReceiptIsNotEvicted(t *testing.T) {
 
 // CV-2, CV-3: a turn that waits for a sign-in keeps its conversation.
 func TestConversationIsKeptDuringConsent(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
