@@ -6,14 +6,18 @@ TOOL  = $(GO) tool -modfile=tools/go.mod
 # How long `make fuzz` runs each fuzz target.
 FUZZTIME ?= 20s
 
-.PHONY: build test lint generate generate-check bench fuzz
+.PHONY: build test servers chaos soak lint generate generate-check bench fuzz
 
 build:
 	$(GO) build -o bin/ ./cmd/...
 
 # All tests, under the race detector.
-test:
+test: servers
 	$(GO) test -race -timeout 20m ./...
+
+# Vault and Redis for the tests, as far as they are not there.
+servers:
+	@$(GO) run ./test/servers/get
 
 lint: generate-check
 	@bad=$$(gofmt -l $$(git ls-files -co --exclude-standard '*.go')); \

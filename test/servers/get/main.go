@@ -1,0 +1,87 @@
+// Command get obtains the servers that the tests run against: it builds Vault
+// from its Go module into the user's cache, and installs Redis from the system's
+// packages if it is not there, which needs root. What is there it leaves alone.
+//
+//	go run ./test/servers/get
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/gofrs/flock"
+
+	"github.com/pactsigner/pactsigner/test/servers"
+)
+
+func main() {
+	if err := errors.Join(vault(), redis()); err != nil {
+		fmt.Fprintf(os.Stderr, "get: %v\n", err)
+		os.Exit(1)
+	}
+}
+
+// vault builds Vault unless it was built before.
+func vault() error {
+	binary, err := servers.VaultBinary()
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(binary), 0o700); err != nil {
+		return err
+	}
+	lock := flock.New(binary + ".lock")
+	if err := lock.Lock(); err != nil {
+		return err
+	}
+	defer lock.Unlock()
+	if _, err := os.Stat(binary); err == nil {
+		return nil
+	}
+	root, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}").Output()
+	if err != nil {
+		return fmt.Errorf("where is the module: %w", err)
+	}
+	fmt.Printf("building Vault %s, once; it takes a few minutes\n", servers.VaultVersion)
+	made := binary + ".new"
+	// Tag minimal leaves out the engines and stores of other vendors.
+	cmd := exec.Command("go", "build", "-tags", "minimal", "-trimpath", "-ldflags", "-s -w", "-o", made, ".")
+	cmd.Dir = filepath.Join(strings.TrimSpace(string(root)), "test", "servers", "vault")
+	cmd.Env = append(os.Environ(), "GOWORK=off")
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("build Vault: %w", err)
+	}
+	return os.Rename(made, binary)
+}
+
+// redis installs what is missing of Redis.
+func redis() error {
+	var missing []string
+	for program, pkg := range map[string]string{"redis-server": "redis-server", "redis-sentinel": "redis-sentinel", "redis-cli": "redis-tools"} {
+		if _, err := exec.LookPath(program); err != nil {
+			missing = append(missing, pkg)
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	apt, err := exec.LookPath("apt-get")
+	if err != nil || os.Geteuid() != 0 {
+		return fmt.Errorf("Redis is not installed, and only root on a system with apt-get can do it here: install redis-server, redis-sentinel and redis-cli, 6.2 or later (packages %s)", strings.Join(missing, ", "))
+	}
+	for _, args := range [][]string{{"update", "-q"}, append([]string{"install", "-qy", "--no-install-recommends"}, missing...)} {
+		cmd := exec.Command(apt, args...)
+		// The tests start their own: the system's need not run.
+		cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "RUNLEVEL=1")
+		cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+		if err := cmd.Run(); err != nil {
+			return fmt.Errorf("install Redis: apt-get %s: %w", args[0], err)
+		}
+	}
+	return nil
+}

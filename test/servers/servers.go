@@ -1,0 +1,220 @@
+// Package servers starts the real servers that the tests run against: Redis
+// (alone, with copies and Sentinels, as a Cluster), Vault, and a proxy that cuts
+// connections. Each stops with the test that started it.
+//
+// Vault is built from its Go module once, by `go run ./test/servers/get`, and
+// kept in the user's cache; redis-server is the system's. A test that finds
+// neither fails and says what to do: none is skipped.
+package servers
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// T is what this package needs of a testing.TB, so that a program can have the
+// servers too.
+type T interface {
+	Helper()
+	Fatalf(format string, args ...any)
+	Logf(format string, args ...any)
+	Cleanup(f func())
+	TempDir() string
+	Context() context.Context
+}
+
+// VaultVersion is the version that test/servers/vault builds.
+const VaultVersion = "1.21.0"
+
+// startTimeout is how long a server may take to answer, on a busy machine.
+const startTimeout = 60 * time.Second
+
+// VaultBinary is where the built Vault is kept.
+func VaultBinary() (string, error) {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("servers: where is the user's cache: %w", err)
+	}
+	return filepath.Join(cache, "pactsigner", "vault-"+VaultVersion), nil
+}
+
+// process is a server that can be stopped and started again.
+type process struct {
+	t    T
+	name string
+	path string
+	args []string
+	env  []string
+
+	mu   sync.Mutex
+	cmd  *exec.Cmd
+	done chan struct{} // closed when cmd has ended
+	log  *tail
+}
+
+// start runs the program. It does not wait until it answers.
+func (p *process) start() {
+	p.t.Helper()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	cmd := exec.Command(p.path, p.args...)
+	cmd.Env = append(os.Environ(), p.env...)
+	p.log = &tail{}
+	cmd.Stdout, cmd.Stderr = p.log, p.log
+	cmd.SysProcAttr = attributes()
+	if err := cmd.Start(); err != nil {
+		p.t.Fatalf("servers: start %s: %v", p.name, err)
+	}
+	done := make(chan struct{})
+	go func() {
+		cmd.Wait() // how it ended says nothing: it is told to
+		close(done)
+	}()
+	p.cmd, p.done = cmd, done
+}
+
+// signal sends a signal to the running program.
+func (p *process) signal(s syscall.Signal) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.cmd != nil {
+		p.cmd.Process.Signal(s) // of a program that has ended there is nothing to tell
+	}
+}
+
+// end stops the program and waits until it is gone; one that is paused too.
+func (p *process) end(s syscall.Signal) {
+	p.mu.Lock()
+	cmd, done := p.cmd, p.done
+	p.cmd = nil
+	p.mu.Unlock()
+	if cmd == nil {
+		return
+	}
+	cmd.Process.Signal(s)
+	cmd.Process.Signal(syscall.SIGCONT)
+	select {
+	case <-done:
+	case <-time.After(10 * time.Second):
+		cmd.Process.Kill()
+		<-done
+	}
+}
+
+// output is what the program last said.
+func (p *process) output() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.log.String()
+}
+
+// await calls ready until it returns nil, and fails the test when that takes too
+// long or the program ends.
+func (p *process) await(ready func() error) {
+	p.t.Helper()
+	p.mu.Lock()
+	done := p.done
+	p.mu.Unlock()
+	deadline := time.After(startTimeout)
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := ready()
+		if err == nil {
+			return
+		}
+		select {
+		case <-done:
+			p.t.Fatalf("servers: %s ended at its start: %v\n%s", p.name, err, p.output())
+		case <-deadline:
+			p.t.Fatalf("servers: %s does not answer: %v\n%s", p.name, err, p.output())
+		case <-tick.C:
+		}
+	}
+}
+
+// tail keeps the last of what a program writes.
+type tail struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *tail) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.buf.Write(b)
+	if n := l.buf.Len() - 1<<16; n > 0 {
+		l.buf.Next(n)
+	}
+	return len(b), nil
+}
+
+func (l *tail) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.String()
+}
+
+// handed are the ports given out by this process, so that none is given twice
+// before its server listens.
+var handed = struct {
+	sync.Mutex
+	ports map[int]bool
+}{ports: map[int]bool{}}
+
+// FreePort returns a loopback port that nobody listens on. room asks for another
+// free one that far above it, as Redis Cluster's bus needs; 0 asks for none.
+func FreePort(t T, room int) int {
+	t.Helper()
+	handed.Lock()
+	defer handed.Unlock()
+	for range 200 {
+		port, err := listenable(0)
+		if err != nil {
+			t.Fatalf("servers: a free port: %v", err)
+		}
+		if handed.ports[port] || port+room > 65535 {
+			continue
+		}
+		if room > 0 {
+			if _, err := listenable(port + room); err != nil {
+				continue
+			}
+		}
+		handed.ports[port] = true
+		return port
+	}
+	t.Fatalf("servers: no free port")
+	return 0
+}
+
+func listenable(port int) (int, error) {
+	l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+	if err != nil {
+		return 0, err
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port, nil
+}
+
+// find returns a program of the system, or fails with what to install.
+func find(t T, program, install string) string {
+	t.Helper()
+	path, err := exec.LookPath(program)
+	if errors.Is(err, exec.ErrNotFound) {
+		t.Fatalf("servers: %s is not installed: run `go run ./test/servers/get` as root, or install %s", program, install)
+	}
+	if err != nil {
+		t.Fatalf("servers: %v", err)
+	}
+	return path
+}
