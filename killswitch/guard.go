@@ -47,9 +47,14 @@ type Guard struct {
 
 	beating chan struct{} // holds one token: the right to beat
 	// What follows is touched only by the holder of the token.
-	known    State // every entry that must not be lost: enforced, or from custody
-	compared bool  // known holds custody's record
-	loaded   bool  // known is enforced
+	known    State  // every entry that must not be lost: enforced, or from custody
+	compared bool   // known holds custody's record
+	lineage  string // of the store's data that custody's record was compared with
+	loaded   bool   // known is the state that the store had under change
+	change   string //
+	index    *index // of known, if loaded
+	inForce  *index // the one that permits were last given for
+	alarmed  string // the loss of the store that was told last
 	started  time.Duration
 	outcome  error     // of the last beat
 	pending  []drain   // states whose older deliveries may still be under way, oldest first
@@ -58,7 +63,9 @@ type Guard struct {
 	offset   time.Duration
 	failing  bool
 
-	status atomic.Pointer[PermitInfo]
+	status     atomic.Pointer[PermitInfo]
+	recorded   atomic.Pointer[string] // the change whose state custody is known to have
+	unrecorded bool                   // touched by one chore at a time
 }
 
 // reading is both clocks at one instant; wall in nanoseconds since 1970.
@@ -99,26 +106,29 @@ func NewGuard(cfg GuardConfig) *Guard {
 		g.clock = func() reading { return reading{cfg.Now().UnixNano(), cfg.Monotonic()} }
 	}
 	g.status.Store(&PermitInfo{})
+	g.recorded.Store(new(string))
 	return g
 }
 
-// Run keeps the permit alive until ctx ends, and writes the resumes of entries
-// whose expiry has come. It returns nil.
+// Run keeps the permit alive until ctx ends, writes the resumes of entries whose
+// expiry has come, and records in custody what it enforces, should whoever changed
+// it not have been able to. It returns nil.
 func (g *Guard) Run(ctx context.Context) error {
 	var (
-		expiring sync.WaitGroup
-		busy     atomic.Bool
+		working sync.WaitGroup
+		busy    atomic.Bool
 	)
-	defer expiring.Wait()
+	defer working.Wait()
 	timer := time.NewTimer(g.cfg.Params.Poll)
 	defer timer.Stop()
 	for {
 		changed := g.cfg.Store.Changed()
 		timer.Reset(g.cfg.Params.Poll)
-		if due, seen := g.beatAndLook(ctx); len(due) > 0 && busy.CompareAndSwap(false, true) {
-			expiring.Go(func() {
+		if c := g.beatAndLook(ctx); (len(c.due) > 0 || c.record) && busy.CompareAndSwap(false, true) {
+			working.Go(func() {
 				defer busy.Store(false)
-				g.expire(ctx, due, seen)
+				g.expire(ctx, c.due, c.state.Epoch)
+				g.record(ctx, c)
 			})
 		}
 		select {
@@ -131,18 +141,25 @@ func (g *Guard) Run(ctx context.Context) error {
 	}
 }
 
-// beatAndLook beats, and returns the entries to resume and the epoch at which
-// they were seen.
-func (g *Guard) beatAndLook(ctx context.Context) ([]Entry, uint64) {
+// chores are what a beat found to do, and the state that it found.
+type chores struct {
+	state  State
+	change string
+	due    []Entry // to resume
+	record bool    // custody may lack the state
+}
+
+// beatAndLook beats, and returns what there is to do.
+func (g *Guard) beatAndLook(ctx context.Context) chores {
 	if g.Refresh(ctx) != nil {
-		return nil, 0 // kept in PermitInfo and logged when it began
+		return chores{} // kept in PermitInfo and logged when it began
 	}
 	select {
 	case g.beating <- struct{}{}:
 		defer func() { <-g.beating }()
-		return g.known.Expired(g.granted), g.known.Epoch
+		return chores{g.known, g.change, g.known.Expired(g.granted), g.change != *g.recorded.Load()}
 	case <-ctx.Done():
-		return nil, 0
+		return chores{}
 	}
 }
 
@@ -179,56 +196,85 @@ func (g *Guard) Refresh(ctx context.Context) error {
 	return err
 }
 
+// asks bounds how often one beat asks for a permit because the switch changed
+// while it looked.
+const asks = 3
+
+// beat gets a permit for the newest state. Only one that was granted on exactly the
+// state that is enforced counts, by epoch and change: the two may be read from
+// different servers while a failover is under way.
 func (g *Guard) beat(ctx context.Context) error {
-	if err := g.compare(ctx); err != nil {
-		return err
+	if !g.compared { // before the store is asked: custody's record may say which store is ours
+		if err := g.compare(ctx); err != nil {
+			return err
+		}
 	}
+	for range asks {
+		asked := g.clock()
+		grant, err := g.ask(ctx, asked)
+		if errors.Is(err, ErrUnknownStore) {
+			g.compared = false // another store may have been accepted meanwhile
+		}
+		if err != nil {
+			return fmt.Errorf("ask for a permit: %w", err)
+		}
+		if grant.Lineage != g.lineage {
+			// The data may lack what another had. Asked for now, custody knows of all
+			// that was recorded before this data was in use.
+			if err := g.compare(ctx); err != nil {
+				return err
+			}
+			g.lineage = grant.Lineage
+		}
+		if !g.loaded || grant.Epoch != g.known.Epoch || grant.Change != g.change {
+			if err := g.install(ctx, grant); err != nil {
+				return err
+			}
+		}
+		if grant.Epoch == g.known.Epoch && grant.Change == g.change {
+			g.permit(asked)
+			return nil
+		}
+	}
+	return errors.New("the switch's state is not the one that permits are granted on")
+}
+
+// ask beats once and looks at the clocks.
+func (g *Guard) ask(ctx context.Context, asked reading) (Grant, error) {
 	ctx, cancel := context.WithTimeout(ctx, g.cfg.Params.Call)
 	defer cancel()
-
 	for len(g.pending) > 0 && g.pending[0].gen.drained.Load() {
 		g.reported = g.pending[0].epoch
 		g.pending = g.pending[1:]
 	}
-	b := Beat{Replica: g.cfg.Replica, Version: g.cfg.Version, Epoch: g.reported, Ready: true}
+	b := Beat{
+		Replica: g.cfg.Replica, Version: g.cfg.Version, Epoch: g.reported, Ready: true, Time: time.Unix(0, asked.wall),
+	}
 	if g.cfg.Revisions != nil {
 		b.Revisions = g.cfg.Revisions()
 	}
 	if g.cfg.Ready != nil {
 		b.Ready = g.cfg.Ready()
 	}
-	asked := g.clock()
-	b.Time = time.Unix(0, asked.wall)
 	grant, err := g.cfg.Store.Beat(ctx, b)
 	if err != nil {
-		return fmt.Errorf("ask for a permit: %w", err)
+		return grant, err
 	}
-	answered := g.clock()
 	g.granted = grant.Time
-	g.offset = clockOffset(asked, answered, grant.Time)
+	g.offset = clockOffset(asked, g.clock(), grant.Time)
 	if g.offset.Abs() > g.cfg.Params.ClockStop {
 		g.view.Store(nil)
-		return fmt.Errorf("%w: the clock is %v off the store's", ErrNoPermit, g.offset)
+		return grant, fmt.Errorf("%w: the clock is %v off the store's", ErrNoPermit, g.offset)
 	}
 	if g.cfg.OnGrant != nil {
 		g.cfg.OnGrant(grant)
 	}
-	if g.loaded && grant.Epoch == g.known.Epoch {
-		v := g.view.Load()
-		if v == nil { // taken away over the clock
-			v = &view{index: newIndex(g.known), epoch: g.known.Epoch}
-		}
-		g.view.Store(&view{index: v.index, epoch: v.epoch, asked: asked})
-		return nil
-	}
-	return g.install(ctx, grant, asked)
+	return grant, nil
 }
 
-// compare learns once what custody holds.
+// compare learns what custody holds. Without custody's word a store that was not
+// compared gets this replica to sign nothing: it may lack a kill.
 func (g *Guard) compare(ctx context.Context) error {
-	if g.compared {
-		return nil
-	}
 	if g.cfg.HighWater == nil {
 		return errors.New("killswitch: the guard has no high-water record to compare with")
 	}
@@ -238,13 +284,19 @@ func (g *Guard) compare(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("load the high-water record: %w", err)
 	}
-	g.known, g.compared = Merge(high, State{}), true
+	next := Merge(g.known, high)
+	if !next.equal(g.known) {
+		g.known, g.loaded = next, false // the store is asked whether it has it
+	}
+	g.compared = true
 	return nil
 }
 
-// install enforces the store's state, which the grant says is another than the
-// known one. A store that lacks something known is merged into, not believed.
-func (g *Guard) install(ctx context.Context, grant Grant, asked reading) error {
+// install makes the store's state the known one, if the grant says that it is
+// another. A store that lacks something known is merged into, not believed.
+func (g *Guard) install(ctx context.Context, grant Grant) error {
+	ctx, cancel := context.WithTimeout(ctx, g.cfg.Params.Call)
+	defer cancel()
 	s, err := g.cfg.Store.State(ctx)
 	if err != nil {
 		return fmt.Errorf("load the switch's state: %w", err)
@@ -253,8 +305,11 @@ func (g *Guard) install(ctx context.Context, grant Grant, asked reading) error {
 		return fmt.Errorf("the switch's state is of epoch %d, the permit of %d: the store answers from a copy", s.Epoch, grant.Epoch)
 	}
 	if _, lost := s.Absorb(g.known); lost {
-		g.cfg.Log.Error("the store has lost switch state that this replica or custody knows: merging it back",
-			"store_epoch", s.Epoch, "known_epoch", g.known.Epoch)
+		if told := fmt.Sprint(s.Epoch, s.Change, g.known.Epoch); told != g.alarmed {
+			g.alarmed = told
+			g.cfg.Log.Error("the store has lost switch state that this replica or custody knows: merging it back",
+				"store_epoch", s.Epoch, "known_epoch", g.known.Epoch)
+		}
 		if s, err = g.cfg.Store.Merge(ctx, g.known); err != nil {
 			return fmt.Errorf("merge known switch state into the store: %w", err)
 		}
@@ -262,10 +317,20 @@ func (g *Guard) install(ctx context.Context, grant Grant, asked reading) error {
 			return errors.New("the store has not taken the switch state merged into it")
 		}
 	}
-	g.known, g.loaded = Merge(s, State{}), true
-	g.view.Store(&view{index: newIndex(g.known), epoch: g.known.Epoch, asked: asked})
-	g.pending = append(g.pending, drain{g.known.Epoch, g.gate.retire(g.beatSoon)})
+	g.change, g.loaded = s.Change, true
+	g.known = Merge(s, State{})
+	g.index = newIndex(g.known)
 	return nil
+}
+
+// permit puts the known state in force, on a permit that was asked for then.
+func (g *Guard) permit(asked reading) {
+	g.view.Store(&view{index: g.index, epoch: g.known.Epoch, asked: asked})
+	if g.inForce == g.index {
+		return
+	}
+	g.inForce = g.index
+	g.pending = append(g.pending, drain{g.known.Epoch, g.gate.retire(g.beatSoon)})
 }
 
 // beatSoon makes Run beat at once.
@@ -281,15 +346,19 @@ func (g *Guard) beatSoon() {
 // when they look again.
 func (g *Guard) expire(ctx context.Context, due []Entry, seen uint64) {
 	const reason, actor = "expired", "signer"
+	if len(due) == 0 {
+		return
+	}
+	floor, _ := nextEpoch(ctx, g.cfg.HighWater, g.cfg.Params) // goes on without custody
 	for _, e := range due {
 		call, cancel := context.WithTimeout(ctx, g.cfg.Params.Call)
 		r := Resume{ID: newID(), Entries: []string{e.ID}, Reason: reason, Actor: actor}
-		r, err := g.cfg.Store.Resume(call, r, seen, 0, audit.Entry{
+		r, err := g.cfg.Store.Resume(call, r, seen, floor, audit.Entry{
 			Actor: actor, Action: "resume", Issuer: e.Scope.Issuer, Target: e.Scope.String(), Reason: reason,
 			Detail: map[string]string{"entries": e.ID},
 		})
 		cancel()
-		if err != nil {
+		if err != nil && !errors.Is(err, ErrUnacknowledged) {
 			if !errors.Is(err, ErrChanged) && ctx.Err() == nil {
 				g.cfg.Log.Warn("an expired kill switch entry could not be lifted yet", "entry", e.ID, "err", err)
 			}
@@ -298,8 +367,26 @@ func (g *Guard) expire(ctx context.Context, due []Entry, seen uint64) {
 		seen = r.Epoch
 		g.cfg.Log.Info("an expired kill switch entry was lifted", "entry", e.ID, "scope", e.Scope.String())
 	}
-	if err := saveHighWater(ctx, g.cfg.Store, g.cfg.HighWater, g.cfg.Params); err != nil {
-		g.cfg.Log.Warn("lifted entries are not yet recorded in custody", "err", err)
+}
+
+// record saves the state in custody. What fails is tried again with the next beat.
+func (g *Guard) record(ctx context.Context, c chores) {
+	if !c.record {
+		return
+	}
+	call, cancel := context.WithTimeout(ctx, g.cfg.Params.Custody)
+	defer cancel()
+	err := g.cfg.HighWater.Save(call, c.state)
+	if failing := err != nil; failing != g.unrecorded && ctx.Err() == nil {
+		g.unrecorded = failing
+		if failing {
+			g.cfg.Log.Warn("the switch's state is not yet recorded in custody", "epoch", c.state.Epoch, "err", err)
+		} else {
+			g.cfg.Log.Info("the switch's state is recorded in custody again", "epoch", c.state.Epoch)
+		}
+	}
+	if err == nil {
+		g.recorded.Store(&c.change)
 	}
 }
 

@@ -333,6 +333,7 @@ func TestKillReachesReplicas(t *testing.T) {
 			if last := reports[len(reports)-1]; !last.Effective || !last.same(b) {
 				t.Fatalf("the last report was %+v", last)
 			}
+			synctest.Wait()
 			for _, r := range replicas {
 				wantCheck(t, r.Guard, "effective", errKilled)
 				if p := r.Permit(); p.Epoch != 1 || p.Reported != 1 || !p.Valid {

@@ -98,6 +98,10 @@ type State struct {
 	Epoch   uint64   `json:"epoch"`
 	Entries []Entry  `json:"entries"`
 	Resumes []Resume `json:"resumes"`
+	// Change is the Grant.Change that this state goes with, as Store.State read
+	// both at one moment. It is the store's alone: recorded nowhere else, and
+	// empty in what Merge and Absorb return.
+	Change string `json:"-"`
 }
 
 // Beat is what a replica says of itself when it asks for a permit.
@@ -121,6 +125,14 @@ type Grant struct {
 	Epoch     uint64            // the switch epoch
 	Revisions map[string]uint64 // newest schedule revision mirrored, by issuer
 	Time      time.Time         // the store's clock
+	// Lineage names the data that the store answers from: it is another one once a
+	// copy that may lack the newest writes has taken over, or the data was loaded
+	// anew. Empty where that cannot happen while the store is open.
+	Lineage string
+	// Change is the random name of the switch's last change, empty before the
+	// first. The same epoch with another change is another state: a store that
+	// lost a change may have given its epoch to the next one.
+	Change string
 }
 
 // Store keeps the switch between replicas. Every error that is not named here
@@ -129,21 +141,29 @@ type Store interface {
 	// Beat records the replica and returns what its permit rests on. It must
 	// reach the store that accepts writes, never a copy.
 	Beat(ctx context.Context, b Beat) (Grant, error)
-	// State returns the whole state.
+	// State returns the whole state, with its Change.
 	State(ctx context.Context) (State, error)
 	// Kill adds an entry, gives it the next epoch (at least floor) and the
 	// store's time, appends the audit entry in the same transaction and returns
 	// the replicas registered at that moment: every beat that was granted an
 	// older epoch comes from one of them or from a replica that has been silent
-	// for longer than a permit lasts.
+	// for longer than a permit lasts. With ErrUnacknowledged its results are valid.
 	Kill(ctx context.Context, e Entry, floor uint64, a audit.Entry) (Entry, []Replica, error)
 	// Resume adds a resume, with the next epoch (at least floor), the store's
 	// time and its audit entry. The caller has checked its entries against seen, the epoch it
-	// decided on: the store answers ErrChanged if its epoch is another.
+	// decided on: the store answers ErrChanged if its epoch is another. With
+	// ErrUnacknowledged its result is valid.
 	Resume(ctx context.Context, r Resume, seen, floor uint64, a audit.Entry) (Resume, error)
 	// Merge adds what other holds and the store lacks, with the epoch that
-	// State.Absorb gives, and returns what the store then holds.
+	// State.Absorb gives, and returns what the store then holds, with its Change. It
+	// is acknowledged like a kill, also if nothing was lacking: nil means that the
+	// copies hold all of it. With ErrUnacknowledged its result is valid.
 	Merge(ctx context.Context, other State) (State, error)
+	// Enforce returns nil once no authorisation by this store can succeed with an
+	// epoch older than the given one. A store that keeps one epoch for all callers
+	// returns at once. It is repeatable, and an error says what is not yet reached.
+	// The epoch is never lowered by it.
+	Enforce(ctx context.Context, epoch uint64) error
 	// Replicas lists the replicas seen within the last liveFor.
 	Replicas(ctx context.Context, liveFor time.Duration) ([]Replica, error)
 	// Changed returns a channel that is closed, or receives, once something
@@ -154,7 +174,9 @@ type Store interface {
 }
 
 // HighWater keeps the newest state where it lives as long as the keys do.
-// custody documents implement it.
+// custody documents implement it. An error of Load keeps a replica from signing if
+// it has not compared the store's data with the record yet; so it may also say that
+// custody knows something against the store.
 type HighWater interface {
 	Load(ctx context.Context) (State, error) // zero State if never saved
 	Save(ctx context.Context, s State) error // merges, never lowers
@@ -165,6 +187,13 @@ var (
 	ErrChanged = errors.New("killswitch: the switch was changed meanwhile")
 	// ErrNoPermit: the replica cannot prove the switch's state. Answer 503.
 	ErrNoPermit = errors.New("killswitch: no valid permit")
+	// ErrUnknownStore: the store does not bear the mark by which custody knows it, or
+	// its mark is not known yet. Stores wrap it; the guard then asks custody again,
+	// which may name another one by now.
+	ErrUnknownStore = errors.New("killswitch: the store is not the one that custody knows")
+	// ErrUnacknowledged: a change stands on the store's master, and its copies
+	// have not confirmed it: a failover now could lose it. Stores wrap it.
+	ErrUnacknowledged = errors.New("killswitch: the store's copies have not acknowledged the change")
 )
 
 // KilledError says which entry stopped a request. Answer 403.

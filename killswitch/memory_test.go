@@ -3,6 +3,7 @@ package killswitch
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"sync"
@@ -19,6 +20,8 @@ type memory struct {
 	replicas map[string]Replica
 	audit    []audit.Entry
 	changed  chan struct{}
+	lineage  string
+	changes  int                                          // how many changes there were: their names
 	quiet    bool                                         // announces nothing: replicas must poll
 	skew     time.Duration                                // of the store's clock
 	delay    func(ctx context.Context, call string) error // before and after each step
@@ -63,7 +66,17 @@ func (m *memory) copied() State {
 	return Merge(m.state, State{})
 }
 
-func (m *memory) announce() {
+// whole is a copy of the state with its change.
+func (m *memory) whole() State {
+	s := Merge(m.state, State{})
+	s.Change = m.state.Change
+	return s
+}
+
+// change names the change that was just made, and announces it.
+func (m *memory) change() {
+	m.changes++
+	m.state.Change = fmt.Sprint("change ", m.changes)
 	if !m.quiet {
 		close(m.changed)
 		m.changed = make(chan struct{})
@@ -73,14 +86,14 @@ func (m *memory) announce() {
 func (m *memory) Beat(ctx context.Context, b Beat) (g Grant, err error) {
 	err = m.step(ctx, "beat", func() error {
 		m.replicas[b.Replica] = Replica{Beat: b, Seen: m.now()}
-		g = Grant{Epoch: m.state.Epoch, Time: m.now()}
+		g = Grant{Epoch: m.state.Epoch, Time: m.now(), Lineage: m.lineage, Change: m.state.Change}
 		return nil
 	})
 	return g, err
 }
 
 func (m *memory) State(ctx context.Context) (s State, err error) {
-	err = m.step(ctx, "state", func() error { s = Merge(m.state, State{}); return nil })
+	err = m.step(ctx, "state", func() error { s = m.whole(); return nil })
 	return s, err
 }
 
@@ -92,7 +105,7 @@ func (m *memory) Kill(ctx context.Context, e Entry, floor uint64, a audit.Entry)
 		m.state.Entries = append(m.state.Entries, e)
 		m.audit = append(m.audit, a)
 		list = slices.Collect(maps.Values(m.replicas))
-		m.announce()
+		m.change()
 		return nil
 	})
 	return e, list, err
@@ -107,7 +120,7 @@ func (m *memory) Resume(ctx context.Context, r Resume, seen, floor uint64, a aud
 		r.Epoch, r.Time = m.state.Epoch, m.now()
 		m.state.Resumes = append(m.state.Resumes, r)
 		m.audit = append(m.audit, a)
-		m.announce()
+		m.change()
 		return nil
 	})
 	return r, err
@@ -115,13 +128,17 @@ func (m *memory) Resume(ctx context.Context, r Resume, seen, floor uint64, a aud
 
 func (m *memory) Merge(ctx context.Context, other State) (s State, err error) {
 	err = m.step(ctx, "merge", func() error {
-		m.state, _ = m.state.Absorb(other)
-		s = Merge(m.state, State{})
-		m.announce()
+		if next, changed := m.state.Absorb(other); changed {
+			m.state = next
+			m.change()
+		}
+		s = m.whole()
 		return nil
 	})
 	return s, err
 }
+
+func (m *memory) Enforce(context.Context, uint64) error { return nil }
 
 func (m *memory) Replicas(ctx context.Context, liveFor time.Duration) (list []Replica, err error) {
 	err = m.step(ctx, "replicas", func() error {
@@ -156,6 +173,13 @@ var (
 	errNoDocument = errors.New("no document")
 	errConflict   = errors.New("conflict")
 )
+
+// fail lets everything fail from now on; nil lets it work again.
+func (d *documents) fail(err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.err = err
+}
 
 func (d *documents) Load(context.Context, string) (uint64, []byte, error) {
 	d.mu.Lock()

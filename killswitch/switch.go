@@ -29,13 +29,19 @@ type Switch struct {
 	cfg SwitchConfig
 
 	mu     sync.Mutex
-	recent map[uint64][]string // replicas registered at kills made here, by epoch
+	recent map[uint64]recent // changes made here, by epoch
+}
+
+// recent is a change that was made here.
+type recent struct {
+	change     State    // with nothing else in it
+	registered []string // replicas, at that moment; nil if not known
 }
 
 // NewSwitch returns an operator's side.
 func NewSwitch(cfg SwitchConfig) *Switch {
 	cfg.Params = cfg.Params.orDefaults()
-	return &Switch{cfg: cfg, recent: make(map[uint64][]string)}
+	return &Switch{cfg: cfg, recent: make(map[uint64]recent)}
 }
 
 // KillResult is a kill that stands. It is effective once Wait says so.
@@ -46,6 +52,10 @@ type KillResult struct {
 	// store. If not, NotDurable says why.
 	Durable    bool
 	NotDurable error
+	// Unacknowledged, unless nil, wraps ErrUnacknowledged or says why the kill could
+	// not be seen in the store again: the store alone may lose it. Wait waits until
+	// it is acknowledged.
+	Unacknowledged error
 }
 
 // Kill throws a switch. Scope, Reason and Actor are required, Expires is
@@ -75,20 +85,70 @@ func (s *Switch) Kill(ctx context.Context, e Entry) (KillResult, error) {
 	if !e.Expires.IsZero() {
 		a.Detail["expires"] = e.Expires.UTC().Format(time.RFC3339)
 	}
-	floor, highErr := s.floor(ctx)
-	e, replicas, err := s.cfg.Store.Kill(ctx, e, floor, a)
+	floor, highErr := nextEpoch(ctx, s.cfg.HighWater, s.cfg.Params)
+	res, err := s.throw(ctx, e, floor, a, highErr)
 	if err != nil {
 		return KillResult{}, fmt.Errorf("kill: %w", err)
 	}
+	// A failover may have lost it before custody had it, and then no replica misses
+	// it. It is thrown again, under a new epoch, until the store has it afterwards.
+	ctx = context.WithoutCancel(ctx)
+	for try := 1; try < tries && s.lost(ctx, res.Entry); try++ {
+		again, err := s.throw(ctx, res.Entry, res.Entry.Epoch+1, a, highErr)
+		if err != nil {
+			res.Unacknowledged = fmt.Errorf("the store lost the kill, and throwing it again failed: %w", err)
+			break
+		}
+		res = again
+	}
+	return res, nil
+}
+
+// tries bounds how often an act is repeated that others are in the way of.
+const tries = 5
+
+// throw writes an entry and records it in custody.
+func (s *Switch) throw(ctx context.Context, e Entry, floor uint64, a audit.Entry, highErr error) (KillResult, error) {
+	e, replicas, err := s.cfg.Store.Kill(ctx, e, floor, a)
 	res := KillResult{Entry: e}
+	if errors.Is(err, ErrUnacknowledged) {
+		res.Unacknowledged, err = err, nil
+	}
+	if err != nil {
+		return res, err
+	}
 	for _, r := range replicas {
 		res.Replicas = append(res.Replicas, r.Replica)
 	}
 	slices.Sort(res.Replicas)
-	s.remember(e.Epoch, res.Replicas)
-	res.NotDurable = s.save(ctx, highErr)
+	change := State{Epoch: e.Epoch, Entries: []Entry{e}}
+	s.remember(change, res.Replicas)
+	res.NotDurable = s.save(ctx, change, highErr)
 	res.Durable = res.NotDurable == nil
 	return res, nil
+}
+
+// lost tells whether the store says that it does not hold the entry.
+func (s *Switch) lost(ctx context.Context, e Entry) bool {
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.Params.Call)
+	defer cancel()
+	state, err := s.cfg.Store.State(ctx)
+	return err == nil && !state.has(State{Entries: []Entry{e}})
+}
+
+// has tells whether s holds the acts of a change.
+func (s State) has(change State) bool {
+	for _, e := range change.Entries {
+		if !slices.ContainsFunc(s.Entries, func(x Entry) bool { return x.ID == e.ID && x.Epoch == e.Epoch }) {
+			return false
+		}
+	}
+	for _, r := range change.Resumes {
+		if !slices.ContainsFunc(s.Resumes, func(x Resume) bool { return x.ID == r.ID && x.Epoch == r.Epoch }) {
+			return false
+		}
+	}
+	return true
 }
 
 // ResumeRequest lifts the live entries of a scope. EntryIDs are those that the
@@ -102,11 +162,13 @@ type ResumeRequest struct {
 	Actor    string
 }
 
-// ResumeResult is a resume that stands; Durable is as for KillResult.
+// ResumeResult is a resume that stands; the rest is as for KillResult. One that is
+// lost stops more than the operator wants, never less.
 type ResumeResult struct {
-	Resume     Resume
-	Durable    bool
-	NotDurable error
+	Resume         Resume
+	Durable        bool
+	NotDurable     error
+	Unacknowledged error
 }
 
 // Resume lifts entries. *ResumeError if the named entries are not exactly the
@@ -118,8 +180,7 @@ func (s *Switch) Resume(ctx context.Context, req ResumeRequest) (ResumeResult, e
 	if err := validateAct(req.Reason, req.Actor); err != nil {
 		return ResumeResult{}, err
 	}
-	floor, highErr := s.floor(ctx)
-	const tries = 5 // others change the switch rarely; the answer is ErrChanged then
+	floor, highErr := nextEpoch(ctx, s.cfg.HighWater, s.cfg.Params)
 	var last error
 	for range tries {
 		state, err := s.cfg.Store.State(ctx)
@@ -139,11 +200,18 @@ func (s *Switch) Resume(ctx context.Context, req ResumeRequest) (ResumeResult, e
 			last = err
 			continue
 		}
+		res := ResumeResult{Resume: r}
+		if errors.Is(err, ErrUnacknowledged) {
+			res.Unacknowledged, err = err, nil
+		}
 		if err != nil {
 			return ResumeResult{}, fmt.Errorf("resume: %w", err)
 		}
-		highErr = s.save(ctx, highErr)
-		return ResumeResult{Resume: r, Durable: highErr == nil, NotDurable: highErr}, nil
+		change := State{Epoch: r.Epoch, Resumes: []Resume{r}}
+		s.remember(change, nil)
+		res.NotDurable = s.save(ctx, change, highErr)
+		res.Durable = res.NotDurable == nil
+		return res, nil
 	}
 	return ResumeResult{}, fmt.Errorf("resume: %w", last)
 }
@@ -190,38 +258,34 @@ func (s *Switch) History(ctx context.Context) (State, error) {
 	return Merge(state, State{}), nil
 }
 
-// floor is the lowest epoch that the next act may have, given what custody
+// nextEpoch is the lowest epoch that the next act may have, given what custody
 // knows. An act goes on without custody; the error is for the operator then.
-func (s *Switch) floor(ctx context.Context) (uint64, error) {
-	if s.cfg.HighWater == nil {
+func nextEpoch(ctx context.Context, h HighWater, p Params) (uint64, error) {
+	if h == nil {
 		return 0, errors.New("there is no high-water record")
 	}
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.Params.Custody)
+	ctx, cancel := context.WithTimeout(ctx, p.Custody)
 	defer cancel()
-	high, err := s.cfg.HighWater.Load(ctx)
+	high, err := h.Load(ctx)
 	if err != nil {
 		return 0, fmt.Errorf("load the high-water record: %w", err)
 	}
 	return high.Epoch + 1, nil
 }
 
-// save records the store's state in custody, also when the operator has left.
-// If custody was away a moment ago it is not waited for again.
-func (s *Switch) save(ctx context.Context, away error) error {
+// save records a change in custody, and what else the store has, also when the
+// operator has left. If custody was away a moment ago it is not waited for again.
+func (s *Switch) save(ctx context.Context, change State, away error) error {
 	if away != nil {
 		return away
 	}
-	return saveHighWater(context.WithoutCancel(ctx), s.cfg.Store, s.cfg.HighWater, s.cfg.Params)
-}
-
-func saveHighWater(ctx context.Context, store Store, high HighWater, p Params) error {
-	ctx, cancel := context.WithTimeout(ctx, p.Custody)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.Params.Custody)
 	defer cancel()
-	state, err := store.State(ctx)
-	if err != nil {
-		return fmt.Errorf("read the state to record: %w", err)
+	state, err := s.cfg.Store.State(ctx)
+	if err != nil || !state.has(change) { // unknown, or lost already
+		state = Merge(state, change)
 	}
-	if err := high.Save(ctx, state); err != nil {
+	if err := s.cfg.HighWater.Save(ctx, state); err != nil {
 		return fmt.Errorf("save the high-water record: %w", err)
 	}
 	return nil

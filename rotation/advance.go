@@ -70,9 +70,9 @@ func (c *Controller) load(ctx context.Context) error {
 	case errors.Is(err, custody.ErrNotFound):
 		return fmt.Errorf("%w: the document %s is gone, of which revision %d was in use; restore custody from its backup", ErrRolledBack, c.document, max(newest, c.Revision()))
 	case err != nil:
-		return fmt.Errorf("rotation: loading the schedule: %w", err)
+		return errors.Join(fmt.Errorf("rotation: loading the schedule: %w", err), c.adoptMirrored(ctx))
 	case v == nil || doc.Revision != v.document.Revision:
-		if err := c.adopt(ctx, doc); err != nil {
+		if err := c.adopt(ctx, doc, nil); err != nil {
 			return err
 		}
 	}
@@ -107,8 +107,8 @@ func (c *Controller) unused(ctx context.Context) error {
 func (c *Controller) ref(seq uint64) string { return fmt.Sprintf("%s-%d", c.slug, seq) }
 
 // adopt makes a document the one that this replica goes by, unless it has a newer
-// one.
-func (c *Controller) adopt(ctx context.Context, doc custody.Document) error {
+// one. known are public halves, by ref, that custody need not be asked for.
+func (c *Controller) adopt(ctx context.Context, doc custody.Document, known map[string]crypto.PublicKey) error {
 	s, err := parse(doc.Data)
 	if err != nil {
 		return err
@@ -116,12 +116,13 @@ func (c *Controller) adopt(ctx context.Context, doc custody.Document) error {
 	if err := s.check(c.cfg.Issuer); err != nil {
 		return err
 	}
-	var known map[string]crypto.PublicKey
 	if v := c.view.Load(); v != nil {
 		if s.Revision < v.schedule.Revision || s.Revision == v.schedule.Revision && !bytes.Equal(doc.Data, v.document.Data) {
 			return fmt.Errorf("%w: from revision %d to %d", ErrRolledBack, v.schedule.Revision, s.Revision)
 		}
-		known = v.publics
+		all := maps.Clone(v.publics)
+		maps.Copy(all, known)
+		known = all
 	}
 	now := c.cfg.Now()
 	// A stale replica serves for a while what would have left by the clock.
@@ -151,7 +152,11 @@ func (c *Controller) mirror(ctx context.Context) error {
 	if c.mirrored == revision && c.newest.Load().revision >= revision {
 		return nil
 	}
-	if err := c.cfg.Mirror.Mirror(ctx, c.cfg.Issuer, revision, v.document.Data); err != nil {
+	data, err := c.copyOf(v)
+	if err != nil {
+		return err
+	}
+	if err := c.cfg.Mirror.Mirror(ctx, c.cfg.Issuer, revision, data); err != nil {
 		return fmt.Errorf("rotation: mirroring the schedule: %w", err)
 	}
 	c.mirrored = revision
@@ -184,7 +189,7 @@ func (c *Controller) commit(ctx context.Context, v *view, s Schedule, urgent boo
 	if err != nil {
 		return fmt.Errorf("rotation: writing the schedule: %w", err)
 	}
-	if err := c.adopt(ctx, custody.Document{Revision: revision, Data: data}); err != nil {
+	if err := c.adopt(ctx, custody.Document{Revision: revision, Data: data}, nil); err != nil {
 		return err
 	}
 	c.loaded.Store(c.elapsed(c.cfg.Now()))

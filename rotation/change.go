@@ -2,6 +2,7 @@ package rotation
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -105,6 +106,9 @@ func (c *Controller) Rotate(ctx context.Context, req Request) (Plan, error) {
 		err = fmt.Errorf("rotation: the schedule changed %d times meanwhile: %w", attempts, custody.ErrConflict)
 	}
 	if !done {
+		if (req.Emergency || req.Withdraw) && errors.Is(err, custody.ErrUnavailable) {
+			err = fmt.Errorf("rotation: NOTHING was revoked, for custody is away; the kill switch stops the issuer without it: %w", err)
+		}
 		return Plan{}, err
 	}
 	// What went wrong after the change was written is tried again by Run.

@@ -27,6 +27,8 @@ import (
 // happens to the one that made it. Without that a change that a crash hid would
 // surprise the others later.
 type Mirror interface {
+	// Mirror returns nil once the store has the document so that a failover does not
+	// lose it: replicas would take what it lost for the newest again.
 	Mirror(ctx context.Context, issuer string, revision uint64, doc []byte) error
 	// Mirrored returns the newest schedule that was mirrored; revision 0 if there is
 	// none.
@@ -47,6 +49,12 @@ type Config struct {
 	Keyring custody.Keyring
 	// Mirror is the store; nil if there is none.
 	Mirror Mirror
+	// SealMirror authenticates what is mirrored of a schedule that custody has, and
+	// OpenMirror verifies it: a replica that holds its keys in memory then takes over
+	// a newer schedule from the store while custody is away. SealMirror may answer nil:
+	// it cannot. Both are nil where keys cannot be used without custody.
+	SealMirror func(data []byte) []byte
+	OpenMirror func(sealed []byte) ([]byte, error)
 	// Fleet is asked before a key signs; nil if this is the only replica.
 	Fleet Fleet
 	// Replica is this replica's name in Fleet: it need not be asked.

@@ -59,6 +59,9 @@ func (f *faulty) Load(ctx context.Context, name string) (custody.Document, error
 }
 
 func (f *faulty) Public(ctx context.Context, name string) (crypto.PublicKey, jose.SignatureAlgorithm, error) {
+	if f.fail != nil {
+		return nil, "", f.fail
+	}
 	pub, alg, err := f.Memory.Public(ctx, name)
 	if f.foreign != nil {
 		pub = f.foreign
@@ -90,6 +93,7 @@ type rig struct {
 	now     time.Time
 	fleet   Fleet
 	params  Params
+	seals   bool // what it mirrors
 }
 
 func newRig(t *testing.T) *rig {
@@ -99,10 +103,14 @@ func newRig(t *testing.T) *rig {
 // boot makes a controller over the rig's state, as a restart would.
 func (r *rig) boot() *rig {
 	r.t.Helper()
-	c, err := New(Config{
+	cfg := Config{
 		Issuer: issuer, Params: r.params, Keyring: r.keyring, Mirror: r.store, Fleet: r.fleet, Replica: "me",
 		Now: func() time.Time { return r.now },
-	})
+	}
+	if r.seals {
+		cfg.SealMirror, cfg.OpenMirror = seal, unseal
+	}
+	c, err := New(cfg)
 	if err != nil {
 		r.t.Fatal(err)
 	}

@@ -1,12 +1,15 @@
 package rotation
 
 import (
+	"cmp"
 	"context"
 	"crypto"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -38,6 +41,12 @@ type world struct {
 	now      time.Time // true time
 	keyring  *custodytest.Memory
 	newest   uint64
+	mirrored []byte // of that revision
+	kept     struct {
+		newest   uint64
+		mirrored []byte
+	} // what the store has acknowledged, and falls back to when it forgets
+	wrapped  bool // replicas take over what is sealed in the store
 	replicas []*replica
 	verifier []*verifier
 	tokens   []token
@@ -47,6 +56,7 @@ type world struct {
 	sets   map[string][]string // kids by ETag: parsing is slow
 	signed int
 	checks int
+	stats  *invariantStats
 
 	parsed   Schedule // the newest document, and custody's revision of it
 	parsedAs uint64
@@ -60,6 +70,9 @@ type replica struct {
 	skew        time.Duration
 	custodyDown bool
 	storeDown   bool
+	slow        int // calls that are late
+	deaf        int // calls of the store whose answer is lost
+	lostSwap    bool
 	dieIn       int // calls of custody until it is killed; 0: it lives
 	died        bool
 	next        time.Time // by its clock: when to advance
@@ -74,6 +87,7 @@ type token struct {
 
 type verifier struct {
 	refetches bool
+	keeps     time.Duration // every copy, at least
 	kids      []string
 	expires   time.Time
 	refetched time.Time
@@ -89,7 +103,19 @@ type shared struct {
 	r *replica
 }
 
+// late lets a call take the longest that it may.
+func (r *replica) late(limit time.Duration) {
+	if r.slow > 0 {
+		r.slow--
+		r.w.now = r.w.now.Add(limit)
+	}
+}
+
+// invariantStats say what the runs went through.
+type invariantStats struct{ postponed, sealed, forgotten, deaf, stubborn int }
+
 func (s shared) reach() error {
+	s.r.late(2 * time.Second)
 	if s.r.dieIn > 0 {
 		if s.r.dieIn--; s.r.dieIn == 0 {
 			s.r.died = true
@@ -130,6 +156,11 @@ func (s shared) Swap(ctx context.Context, name string, expect uint64, data []byt
 	if err != nil {
 		return 0, err
 	}
+	if s.r.lostSwap {
+		s.r.lostSwap = false
+		s.r.w.stats.deaf++
+		return 0, custody.ErrUnavailable
+	}
 	return revision, s.reach() // it may die of having written
 }
 
@@ -141,24 +172,35 @@ func (s shared) Disable(ctx context.Context, name string) error {
 }
 
 // Mirror implements Mirror as one replica reaches the store.
-func (r *replica) Mirror(_ context.Context, _ string, revision uint64, _ []byte) error {
+func (r *replica) Mirror(_ context.Context, _ string, revision uint64, doc []byte) error {
+	r.late(time.Second)
 	if r.storeDown || r.died {
 		return errStore
 	}
-	r.w.newest = max(r.w.newest, revision)
+	w := r.w
+	if revision >= w.newest {
+		w.newest, w.mirrored = revision, doc
+	}
+	if r.deaf > 0 {
+		r.deaf--
+		return errStore
+	}
+	w.kept.newest, w.kept.mirrored = w.newest, w.mirrored
 	return nil
 }
 
 // Mirrored implements Mirror.
 func (r *replica) Mirrored(context.Context, string) (uint64, []byte, error) {
+	r.late(time.Second)
 	if r.storeDown || r.died {
 		return 0, nil, errStore
 	}
-	return r.w.newest, nil, nil
+	return r.w.newest, r.w.mirrored, nil
 }
 
 // Serving implements Fleet: replicas whose last beat is recent are live.
 func (r *replica) Serving(_ context.Context, _ string, revision uint64) (confirmed, missing []string, err error) {
+	r.late(time.Second)
 	if r.storeDown || r.died {
 		return nil, nil, errStore
 	}
@@ -179,10 +221,15 @@ func (r *replica) clock() time.Time { return r.w.now.Add(r.skew) }
 // boot starts the process anew.
 func (r *replica) boot() {
 	r.skew = time.Duration(rapid.Int64Range(-int64(r.w.p.Skew), int64(r.w.p.Skew)).Draw(r.w.t, "skew"))
-	r.died, r.dieIn = false, 0
-	c, err := New(Config{
+	r.died, r.dieIn, r.slow, r.deaf, r.lostSwap = false, 0, 0, 0, false
+	cfg := Config{
 		Issuer: issuer, Params: r.w.p, Keyring: shared{r.w.keyring, r}, Mirror: r, Fleet: r, Replica: r.name, Now: r.clock,
-	})
+		Log: slog.New(r.w.stats),
+	}
+	if r.w.wrapped {
+		cfg.SealMirror, cfg.OpenMirror = seal, unseal
+	}
+	c, err := New(cfg)
 	if err != nil {
 		r.w.t.Fatal(err)
 	}
@@ -253,6 +300,7 @@ var slugOfIssuer = func() string {
 func (w *world) disturb() {
 	r := w.replicas[rapid.IntRange(0, len(w.replicas)-1).Draw(w.t, "replica")]
 	switch rapid.SampledFrom([]string{
+		"slow", "slow", "deaf", "deaf", "forget", "forget", "leave behind", "leave behind",
 		"rotate", "rotate", "rotate", "custody", "custody", "store", "store", "kill", "kill", "boot", "boot", "boot", "heal", "emergency", "withdraw",
 	}).Draw(w.t, "what") {
 	case "rotate":
@@ -266,6 +314,21 @@ func (w *world) disturb() {
 	case "withdraw":
 		if !r.storeDown && w.rare() {
 			w.change(r, Request{Withdraw: true})
+		}
+	case "slow":
+		r.slow = rapid.IntRange(1, 6).Draw(w.t, "slow")
+	case "deaf":
+		r.lostSwap = true
+		w.change(r, Request{})
+	case "leave behind": // another one, which the next key waits for
+		w.replicas[rapid.IntRange(0, len(w.replicas)-1).Draw(w.t, "behind")].custodyDown = true
+		w.change(r, Request{})
+	case "forget":
+		r.deaf = 1
+		w.change(r, Request{})
+		if w.kept.newest < w.newest {
+			w.newest, w.mirrored = w.kept.newest, w.kept.mirrored
+			w.stats.forgotten++
 		}
 	case "custody":
 		r.custodyDown = !r.custodyDown
@@ -314,11 +377,16 @@ func (w *world) excused(s Schedule, kid string) bool {
 	// Written, signing early, and not seen here before.
 	if ok && (k.SignAt.IsZero() || k.SignAt.Sub(k.PublishAt) < w.p.Lead) {
 		if _, seen := w.exempt[kid]; !seen {
-			w.exempt[kid] = w.now.Add(w.p.Staleness + w.p.MaxAge + 2*w.p.Skew)
+			w.exempt[kid] = w.now.Add(w.p.Staleness + w.p.MaxAge + w.keeps() + 2*w.p.Skew)
 			return true
 		}
 	}
 	return false
+}
+
+// keeps is the longest that a verifier keeps a copy against its max-age.
+func (w *world) keeps() time.Duration {
+	return slices.MaxFunc(w.verifier, func(a, b *verifier) int { return cmp.Compare(a.keeps, b.keeps) }).keeps
 }
 
 // sign lets every replica sign that thinks it may.
@@ -374,7 +442,7 @@ func (w *world) fetch(v *verifier) bool {
 		if doc.MaxAge > 0 {
 			age = min(age, doc.MaxAge)
 		}
-		v.kids, v.expires = w.kids(doc), w.now.Add(age)
+		v.kids, v.expires = w.kids(doc), w.now.Add(max(age, v.keeps))
 		return true
 	}
 	return false
@@ -411,7 +479,7 @@ func (w *world) verify() {
 // calm lets all outages end and checks that the fleet comes back to one opinion.
 func (w *world) calm() {
 	for _, r := range w.replicas {
-		r.custodyDown, r.storeDown, r.dieIn = false, false, 0
+		r.custodyDown, r.storeDown, r.dieIn, r.slow, r.deaf, r.lostSwap = false, false, 0, 0, 0, false
 		if r.Controller == nil {
 			r.boot()
 		}
@@ -450,14 +518,25 @@ func TestInvariant(t *testing.T) {
 	if err := p.Validate(); err != nil {
 		t.Fatal(err)
 	}
+	stats := &invariantStats{}
 	signed, checks := 0, 0
 	rapid.Check(t, func(rt *rapid.T) {
-		w := &world{t: rt, p: p, now: t0, keyring: custodytest.NewMemory(), exempt: map[string]time.Time{}, sets: map[string][]string{}}
+		w := &world{t: rt, p: p, now: t0, keyring: custodytest.NewMemory(), exempt: map[string]time.Time{}, sets: map[string][]string{}, stats: stats}
+		w.wrapped = rapid.Bool().Draw(rt, "wrapped")
 		for i := range rapid.IntRange(1, 3).Draw(rt, "replicas") {
 			w.replicas = append(w.replicas, &replica{w: w, name: fmt.Sprint("r", i)})
 		}
 		for i := range 4 {
 			w.verifier = append(w.verifier, &verifier{refetches: i%2 == 1})
+		}
+		if rapid.Bool().Draw(rt, "stubborn") {
+			const keeps = 10 * time.Minute
+			w.verifier = append(w.verifier, &verifier{keeps: keeps})
+			// It may fetch last from a replica that serves what it has for as long as
+			// others may keep that.
+			w.p.Lead = keeps + w.p.MinLead()
+			w.p.Period = w.p.Lead + 4*time.Minute
+			stats.stubborn++
 		}
 		for _, r := range w.replicas {
 			r.boot()
@@ -479,8 +558,25 @@ func TestInvariant(t *testing.T) {
 		signed += w.signed
 		checks += w.checks
 	})
-	if signed == 0 || checks == 0 {
-		t.Fatalf("nothing was checked: %d tokens, %d checks", signed, checks)
+	if signed == 0 || checks == 0 || stats.postponed == 0 || stats.sealed == 0 || stats.forgotten == 0 || stats.deaf == 0 || stats.stubborn == 0 {
+		t.Fatalf("the runs were one-sided: %d tokens, %d checks, %+v", signed, checks, *stats)
 	}
-	t.Logf("%d tokens, %d checks", signed, checks)
+	t.Logf("%d tokens, %d checks, %+v", signed, checks, *stats)
 }
+
+// Enabled, Handle, WithAttrs and WithGroup implement slog.Handler: controllers say what
+// they do.
+func (s *invariantStats) Enabled(context.Context, slog.Level) bool { return true }
+
+func (s *invariantStats) Handle(_ context.Context, r slog.Record) error {
+	switch {
+	case strings.HasPrefix(r.Message, "next key postponed"):
+		s.postponed++
+	case strings.HasPrefix(r.Message, "key schedule taken over from the store"):
+		s.sealed++
+	}
+	return nil
+}
+
+func (s *invariantStats) WithAttrs([]slog.Attr) slog.Handler { return s }
+func (s *invariantStats) WithGroup(string) slog.Handler      { return s }

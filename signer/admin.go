@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net/http"
 	"strings"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -37,6 +38,8 @@ type AdminConfig struct {
 	AuditHead AuditHead
 	// Fleet lists the replicas that the store has seen.
 	Fleet AdminFleet
+	// State exports and imports the store, and accepts its loss. Nil: it cannot be done.
+	State AdminState
 	// Keyring signs registrations and derives the subjects of credentials.
 	Keyring custody.Keyring
 	// Issuers are the deployment's issuers, each with its rotation controller.
@@ -139,6 +142,8 @@ type Admin struct {
 	issuers map[string]Issuer
 	client  *http.Client
 	handler http.Handler
+
+	replacing sync.Mutex // held while the store's content is replaced
 }
 
 // NewAdmin checks the configuration and returns the service.
@@ -206,6 +211,7 @@ func (a *Admin) newHandler() (http.Handler, error) {
 		return nil, err
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		a.allowTransfer(w, r)
 		if r.ProtoMajor == 2 && strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc") {
 			server.ServeHTTP(w, r)
 			return

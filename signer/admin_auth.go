@@ -47,6 +47,11 @@ var adminRoles = map[string]Role{
 	"RevokeEnrollmentToken": RoleOperator,
 	"ListAudit":             RoleViewer,
 	"VerifyAudit":           RoleViewer,
+	"GetState":              RoleViewer,
+	"ExportState":           RoleAdmin,
+	"ImportState":           RoleAdmin,
+	"AcceptLoss":            RoleAdmin,
+	"OpenEnrolment":         RoleAdmin,
 }
 
 var adminTokenName = regexp.MustCompile(`^[A-Za-z0-9._@-]{1,64}$`)
@@ -123,7 +128,7 @@ func (a *Admin) admit(ctx context.Context, fullMethod string) (context.Context, 
 		"%s needs the role %s, and token %s has %s", method, need, t.Name, t.Role)
 }
 
-// unary is the interceptor of every call but WaitKill.
+// unary is the interceptor of every call that is no stream.
 func (a *Admin) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
 	defer a.recovered(ctx, info.FullMethod, &err)
 	if ctx, err = a.admit(ctx, info.FullMethod); err != nil {
@@ -140,14 +145,16 @@ func (a *Admin) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, 
 	return resp, nil
 }
 
-// stream is the interceptor of WaitKill.
+// stream is the interceptor of every stream.
 func (a *Admin) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
 	ctx := ss.Context()
 	defer a.recovered(ctx, info.FullMethod, &err)
 	if ctx, err = a.admit(ctx, info.FullMethod); err != nil {
 		return err
 	}
-	if err := handler(srv, &adminStream{ss, ctx}); err != nil {
+	err = handler(srv, &adminStream{ss, ctx})
+	a.recordHead(ctx, info.FullMethod)
+	if err != nil {
 		return a.failure(ctx, info.FullMethod, err)
 	}
 	return nil

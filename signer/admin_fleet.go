@@ -54,7 +54,7 @@ func (a *Admin) replicas(ctx context.Context) ([]killswitch.Replica, error) {
 
 func (a *Admin) issuerStatus(ctx context.Context, i Issuer) (*signerv1.IssuerStatus, error) {
 	s := &signerv1.IssuerStatus{
-		Issuer: i.URL, TokenTtl: durationpb.New(i.TokenTTL), Enrolment: string(i.Enrolment),
+		Issuer: i.URL, TokenTtl: durationpb.New(i.TokenTTL), Enrolment: string(i.mode()),
 		ScheduleRevision: i.Keys.Revision(), SignerUrl: i.URL,
 	}
 	if len(i.SignerURLs) > 0 {

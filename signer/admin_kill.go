@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 
 	"github.com/pactsigner/pactsigner/killswitch"
 	signerv1 "github.com/pactsigner/pactsigner/proto/pact/signer/v1"
@@ -57,11 +59,25 @@ func (a *Admin) Kill(ctx context.Context, req *signerv1.KillRequest) (*signerv1.
 	if note := a.unknownTarget(ctx, scope); note != "" {
 		resp.Notes = append(resp.Notes, note)
 	}
+	if res.Unacknowledged != nil {
+		a.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "a kill is not acknowledged by the store's copies", slog.String("entry", res.Entry.ID), slog.Any("error", res.Unacknowledged))
+		resp.Notes = append(resp.Notes, adminUnacknowledged("The switch is thrown", res.Durable))
+	}
 	if req.WithdrawKeys {
 		until = a.withdraw(ctx, scope, req.Reason, until, resp)
 	}
 	resp.TokensAcceptedUntil = adminStamp(until)
 	return resp, nil
+}
+
+// adminUnacknowledged tells an operator what an act means that the store's copies
+// have not acknowledged.
+func adminUnacknowledged(what string, durable bool) string {
+	text := what + ", but the copies of the store have not acknowledged it: if the store's master fails now they lose it"
+	if durable {
+		return text + ". Custody has it, and replicas put it back from there. It is effective only when the store has it to stay; waiting for that goes on by itself."
+	}
+	return text + ", and custody does not have it either. Wait until it is effective, or repeat it."
 }
 
 // scope checks a request's scope.
@@ -158,9 +174,10 @@ func (a *Admin) WaitKill(req *signerv1.WaitKillRequest, out grpc.ServerStreaming
 	ctx, cancel := context.WithCancelCause(out.Context())
 	defer cancel(nil)
 	_, err := a.cfg.Switch.Wait(ctx, req.Epoch, func(b killswitch.Barrier) {
-		msg := &signerv1.Barrier{Epoch: b.Epoch, Effective: b.Effective, Confirmed: b.Confirmed, Silent: b.Silent}
-		if b.Effective {
-			msg.EffectiveAt = adminStamp(b.At)
+		// Before it is effective EffectiveAt is when it will be, whoever stays silent.
+		msg := &signerv1.Barrier{Epoch: b.Epoch, Effective: b.Effective, EffectiveAt: adminStamp(b.At), Confirmed: b.Confirmed, Silent: b.Silent}
+		if b.Unsettled != nil {
+			msg.Unsettled = b.Unsettled.Error()
 		}
 		if err := out.Send(msg); err != nil {
 			cancel(err)
@@ -212,6 +229,10 @@ func (a *Admin) Resume(ctx context.Context, req *signerv1.ResumeRequest) (*signe
 	})
 	if err != nil {
 		return nil, adminSwitchError(err)
+	}
+	if res.Unacknowledged != nil {
+		a.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "a resume is not acknowledged by the store's copies", slog.Any("entries", res.Resume.Entries), slog.Any("error", res.Unacknowledged))
+		_ = grpc.SetHeader(ctx, metadata.Pairs(NotDurableHeader, adminUnacknowledged("The entries are lifted", res.Durable))) // fails only where no client waits
 	}
 	return &signerv1.ResumeResponse{Epoch: res.Resume.Epoch, EntryIds: res.Resume.Entries, DurableInCustody: res.Durable}, nil
 }

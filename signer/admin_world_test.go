@@ -38,6 +38,8 @@ type adminWorld struct {
 	keyring *local.Keyring
 	guard   *killswitch.Guard
 	issuers []signer.Issuer
+	state   *fakeState
+	handler http.Handler
 	url     string
 	tokens  map[signer.Role]string
 	log     *lockedBuffer
@@ -129,9 +131,10 @@ func newAdminWorldWith(t *testing.T, alg jose.SignatureAlgorithm, urls ...string
 	}
 	running.Go(func() { _ = w.guard.Run(ctx) })
 
+	w.state = &fakeState{store: w.store, issuers: urls, status: signer.StateStatus{Condition: signer.StateOK, Kind: "bolt", Store: "store-1", Found: "store-1"}}
 	cfg := signer.AdminConfig{
 		Store: w.store, Switch: killswitch.NewSwitch(killswitch.SwitchConfig{Store: w.store, HighWater: high}),
-		Guard: w.guard, Fleet: w.store, Keyring: w.keyring, Issuers: w.issuers,
+		Guard: w.guard, Fleet: w.store, State: w.state, Keyring: w.keyring, Issuers: w.issuers,
 		Version: "test", Replica: "r1", Log: log,
 	}
 	for _, role := range []signer.Role{signer.RoleViewer, signer.RoleOperator, signer.RoleAdmin} {
@@ -143,14 +146,23 @@ func newAdminWorldWith(t *testing.T, alg jose.SignatureAlgorithm, urls ...string
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := httptest.NewUnstartedServer(admin.Handler())
+	w.handler = admin.Handler()
+	w.serve(0)
+	return w
+}
+
+// serve starts the listener, or another one in its place, whose requests and answers
+// may take that long, 0 for ever.
+func (w *adminWorld) serve(timeout time.Duration) {
+	w.t.Helper()
+	s := httptest.NewUnstartedServer(w.handler)
+	s.Config.ReadTimeout, s.Config.WriteTimeout = timeout, timeout
 	s.Config.Protocols = new(http.Protocols)
 	s.Config.Protocols.SetHTTP1(true)
 	s.Config.Protocols.SetUnencryptedHTTP2(true)
 	s.Start()
-	t.Cleanup(s.Close)
+	w.t.Cleanup(s.Close)
 	w.url = s.URL
-	return w
 }
 
 // client is a gRPC client with a token, "" for none.

@@ -34,6 +34,9 @@ type Issuer struct {
 	TokenTTL time.Duration
 	// Enrolment says who may enrol.
 	Enrolment Mode
+	// Closed is asked at every enrolment: while it says so nobody enrols, whatever
+	// Enrolment says. Nil: never.
+	Closed func() bool
 	// CallerLimit is per device or credential, over sign and status.
 	CallerLimit Limit
 	// EnrollLimit is per address, on enrol.
@@ -64,6 +67,14 @@ func (i Issuer) validate() error {
 		return fmt.Errorf("issuer %s: EnrollLimit: Rate and Burst must both be positive, or both 0 for no limit", i.URL)
 	}
 	return nil
+}
+
+// mode is who may enrol now.
+func (i Issuer) mode() Mode {
+	if i.Closed != nil && i.Closed() {
+		return EnrolClosed
+	}
+	return i.Enrolment
 }
 
 func (l Limit) valid() bool { return l == Limit{} || l.Rate > 0 && l.Burst > 0 }

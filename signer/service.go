@@ -292,7 +292,7 @@ func (s *Service) Enroll(ctx context.Context, req *signerv1.EnrollRequest) (*sig
 // proveEnrolment verifies what can be verified without asking anybody: that the
 // caller has the key and, by the issuer's mode, something that may be a token.
 func (s *Service) proveEnrolment(c *call, req *signerv1.EnrollRequest, key *ecdsa.PublicKey) (e Enrolment, err error) {
-	switch c.issuer.Enrolment {
+	switch c.issuer.mode() {
 	case EnrolOpen:
 	case EnrolToken:
 		e.NeedToken = true

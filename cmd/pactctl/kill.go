@@ -84,6 +84,10 @@ A kill stops issuing. Tokens that are out already are accepted until they
 expire; the command says until when. --withdraw-keys also revokes the signing
 keys and publishes fresh ones (only with --all or --issuer).
 
+It is effective when every replica has confirmed it. A replica that is silent
+signs nothing once its permit has run out, which takes 3 seconds and a bit; the
+wait ends then too.
+
 --issuer alone stops that issuer; with another scope flag it says which issuer
 that scope is in. If the wait is interrupted the kill stands: go on waiting with
 pactctl kill status --wait EPOCH.
@@ -177,17 +181,28 @@ func printKilled(p *printer, resp *signerv1.KillResponse, b *signerv1.Barrier) {
 // waitKill follows the barrier until it is effective, with a line for each replica
 // as it confirms if show. past: it was effective before the wait began.
 func waitKill(ctx context.Context, a *app, s *operator, epoch uint64, show bool) (last *signerv1.Barrier, past bool, err error) {
-	interrupted := func(err error) error {
-		if reason(err) == "NOT_FOUND" {
-			return err
-		}
-		return fmt.Errorf("%w; the switch stays thrown, go on waiting with: pactctl kill status --wait %d", err, epoch)
-	}
 	stream, err := s.WaitKill(ctx, &signerv1.WaitKillRequest{Epoch: epoch})
-	if err != nil {
-		return nil, false, interrupted(err)
+	if err == nil {
+		last, past, err = followBarrier(a, stream, show)
 	}
+	if err != nil && reason(err) != "NOT_FOUND" {
+		err = fmt.Errorf("%w; the switch stays thrown, go on waiting with: pactctl kill status --wait %d", err, epoch)
+	}
+	return last, past, err
+}
+
+// followBarrier reads a barrier's stream to its end. On a terminal a line tells
+// meanwhile who is silent, and for how long that can matter.
+func followBarrier(a *app, stream interface {
+	Recv() (*signerv1.Barrier, error)
+}, show bool) (last *signerv1.Barrier, past bool, err error) {
+	w := &waiting{app: a, stdout: a.stdout, stderr: a.stderr}
+	if show {
+		w = newWaiting(a)
+	}
+	defer w.close()
 	var shown []string
+	var until time.Time
 	for {
 		b, err := stream.Recv()
 		if errors.Is(err, io.EOF) && last.GetEffective() {
@@ -197,9 +212,12 @@ func waitKill(ctx context.Context, a *app, s *operator, epoch uint64, show bool)
 			err = errors.New("the signer ended the wait before the switch was effective")
 		}
 		if err != nil {
-			return nil, false, interrupted(err)
+			return nil, false, err
 		}
 		past = last == nil && b.Effective
+		if at := when(b.EffectiveAt); last == nil || !at.Equal(when(last.EffectiveAt)) {
+			until = at
+		}
 		last = b
 		if !show {
 			continue
@@ -214,6 +232,30 @@ func waitKill(ctx context.Context, a *app, s *operator, epoch uint64, show bool)
 		if p.err != nil {
 			return nil, false, p.err
 		}
+		if !b.Effective {
+			showBarrier(a, w, b, until)
+		}
+	}
+}
+
+// showBarrier says what a barrier waits for: silent replicas, until their permits
+// have run out, and then only the store.
+func showBarrier(a *app, w *waiting, b *signerv1.Barrier, until time.Time) {
+	const store = "Waiting until the store enforces it everywhere"
+	switch {
+	case b.Unsettled != "":
+		what := "Waiting: " + b.Unsettled
+		w.set(what, time.Time{}, what+".")
+	case !until.After(a.now()):
+		w.set(store, time.Time{}, store+".")
+	case len(b.Silent) > 0:
+		w.set("Waiting for "+strings.Join(b.Silent, ", "), until, "")
+		w.after(store)
+	case len(b.Confirmed) > 0: // all of them
+		w.set(store, time.Time{}, "")
+	default:
+		w.set("Waiting until no permit from before is valid", until, "")
+		w.after(store)
 	}
 }
 

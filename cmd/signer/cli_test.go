@@ -49,6 +49,8 @@ func TestCommands(t *testing.T) {
 		"version":           {nil, []string{"version"}, exitOK, `^dev\n$`, `^$`},
 		"help has examples": {nil, []string{"serve", "--help"}, exitOK, `(?s)Examples:.*signer serve --config`, `^$`},
 		"check":             {nil, []string{"config", "check", "--config", good}, exitOK, `fine.*https://pa\.example\.com`, `^$`},
+		"check tells where": {nil, []string{"config", "check", "--config", good}, exitOK, `(?s)Custody: local, .*custody\n +Store: +bolt, .*store\.db\n`, `^$`},
+		"check Vault":       {nil, []string{"config", "check", "--set", "custody.kind=vault", "--set", "custody.vault.addresses=http://vault:8200", "--set", "custody.vault.auth.method=token", "--set", "custody.vault.auth.tokenFile=t", "--insecure-vault"}, exitOK, `Custody: vault, http://vault:8200; Vault signs`, `^$`},
 		"check by env":      {[]string{config.EnvFile + "=" + good}, []string{"config", "check"}, exitOK, `https://pa\.example\.com`, `^$`},
 		"check names all":   {nil, []string{"config", "check", "--config", bad}, exitUsage, `^$`, `(?s)issuers\.0\.tokenTTL.*log\.level`},
 		"check flag wins":   {[]string{"PACT_SIGNER_LOG_LEVEL=loud"}, []string{"config", "check", "--log-level", "warn"}, exitOK, `fine`, `^$`},

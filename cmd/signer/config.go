@@ -34,6 +34,8 @@ var namedFlags = []struct {
 	{name: "log-format", key: "log.format", usage: "`format`: json, text or auto, which is text on a terminal (default auto)"},
 	{name: "insecure-admin", key: "insecure.admin", usage: "allow the admin listener beyond loopback without TLS", boolean: true},
 	{name: "insecure-grpc", key: "insecure.grpc", usage: "allow the gRPC listener beyond loopback without TLS", boolean: true},
+	{name: "insecure-vault", key: "insecure.vault", usage: "allow Vault beyond loopback without TLS", boolean: true},
+	{name: "insecure-redis", key: "insecure.redis", usage: "allow Redis beyond loopback without TLS", boolean: true},
 	{name: "insecure-open-enrolment", key: "insecure.openEnrolment", usage: "allow enrolment mode open on a listener beyond loopback", boolean: true},
 }
 
@@ -91,7 +93,7 @@ func (a *app) configCheckCmd() *cobra.Command {
 		Use:   "check",
 		Short: "Say whether serve would take this configuration",
 		Long: `Reads the configuration as serve does, from file, environment and flags, and names
-everything that is wrong with it. Opens no socket and no store.`,
+everything that is wrong with it. Opens no socket and no store, and shows no secret.`,
 		Example: `  signer config check --config signer.yaml
   signer config check --config signer.yaml --set issuers.0.tokenTTL=90s`,
 		Args: cobra.NoArgs,
@@ -109,7 +111,8 @@ everything that is wrong with it. Opens no socket and no store.`,
 				names[i] = "the public listener's URL"
 			}
 		}
-		if _, err := fmt.Fprintf(a.stdout, "The configuration is fine. Issuers: %s\n", strings.Join(names, ", ")); err != nil {
+		custody, store := c.Describe()
+		if _, err := fmt.Fprintf(a.stdout, "The configuration is fine. Issuers: %s\n  Custody: %s\n  Store:   %s\n", strings.Join(names, ", "), custody, store); err != nil {
 			return err
 		}
 		for i, is := range c.Issuers {

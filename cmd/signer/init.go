@@ -3,6 +3,8 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"io"
+	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -12,14 +14,21 @@ import (
 func (a *app) initCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "init",
-		Short: "Make the data folder, the keys, the store and the first admin token",
+		Short: "Make a deployment: its keys, its store and the first admin token",
 		Long: `Makes what is not there yet: the data folder, custody's own keys, the store and
 the first admin token, whose file only its owner can read. It can be run again
 and changes nothing that exists. An embedded signer does the same when it starts.
 
-The token itself is not kept anywhere else. If its file is lost, stop the signer
-and run init --new-admin-token: the old token ends.`,
+With store.kind redis it is run once, before the first replica starts or while
+replicas wait for it: it writes into custody that the deployment is being made,
+marks the store, and writes that it is ready. Interrupted, it is run again. It
+refuses a Redis that forgets, or that holds another deployment's records.
+
+The token itself is not kept anywhere else. If its file is lost, run init
+--new-admin-token (an embedded signer is stopped for that): the old token ends.`,
 		Example: `  signer init --data ./state
+  signer init --config /etc/pact/signer.yaml --admin-token-file ./admin-token
+  signer init --config /etc/pact/signer.yaml --show-admin-token
   signer init --config /etc/pact/signer.yaml --new-admin-token`,
 		Args: cobra.NoArgs,
 	}
@@ -27,6 +36,9 @@ and run init --new-admin-token: the old token ends.`,
 	output := outputFlag(cmd)
 	var options server.InitOptions
 	cmd.Flags().BoolVar(&options.NewAdminToken, "new-admin-token", false, "replace the first admin token by a new one")
+	cmd.Flags().StringVar(&options.AdminTokenFile, "admin-token-file", "", "with store.kind redis: `file` that a new admin token is written to (default admin-token in the data folder)")
+	cmd.Flags().BoolVar(&options.ShowAdminToken, "show-admin-token", false, "with store.kind redis: print a new admin token, this once, and write it to no file")
+	cmd.MarkFlagsMutuallyExclusive("admin-token-file", "show-admin-token")
 	cmd.Flags().BoolVar(&options.AcceptLostStore, "accept-lost-store", false, "make an empty store in place of a lost one, and close enrolment")
 	cmd.Flags().BoolVar(&options.AcceptRolledBackStore, "accept-rolled-back-store", false, "take a store that is older than custody knows it, and close enrolment")
 	cmd.Flags().BoolVar(&options.OpenEnrolment, "open-enrolment", false, "after either, go back to the configured enrolment mode")
@@ -47,18 +59,38 @@ and run init --new-admin-token: the old token ends.`,
 			_, err = fmt.Fprintf(a.stdout, "%s\n", line)
 			return err
 		}
-		state := "kept"
-		if result.NewAdminToken {
-			state = "new"
-		}
-		_, err = fmt.Fprintf(a.stdout, "Data folder:  %s\nAdmin token:  %s (%s)\n", result.Data, result.AdminTokenFile, state)
-		if err == nil && result.EnrolmentClosed {
-			_, err = fmt.Fprintf(a.stdout, "Enrolment:    closed, because the store was lost or went back; init --open-enrolment ends that\n")
-		}
-		if err == nil && result.Note != "" {
-			_, err = fmt.Fprintf(a.stdout, "Note:         %s\n", result.Note)
-		}
-		return err
+		return printInit(a.stdout, result)
 	}
 	return cmd
+}
+
+func printInit(out io.Writer, r server.InitResult) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	line := func(name, format string, args ...any) { fmt.Fprintf(w, name+":\t"+format+"\n", args...) }
+	if r.Data != "" {
+		line("Data folder", "%s", r.Data)
+	}
+	if r.Store != "" {
+		line("Store", "%s", r.Store)
+	}
+	switch {
+	case r.AdminToken != "":
+		line("Admin token", "%s (new, shown this once)", r.AdminToken)
+	case r.NewAdminToken:
+		line("Admin token", "%s (new)", r.AdminTokenFile)
+	case r.AdminTokenFile != "":
+		line("Admin token", "%s (kept)", r.AdminTokenFile)
+	default:
+		line("Admin token", "kept; init --new-admin-token makes another")
+	}
+	switch {
+	case r.EnrolmentClosed && r.Data != "":
+		line("Enrolment", "closed, because the store was lost or went back; init --open-enrolment ends that")
+	case r.EnrolmentClosed:
+		line("Enrolment", "closed, because the store was lost or went back; pactctl state open-enrolment ends that")
+	}
+	if r.Note != "" {
+		line("Note", "%s", r.Note)
+	}
+	return w.Flush()
 }

@@ -86,7 +86,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage or configuration.`,
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
 	}
 	root.SetVersionTemplate("{{.Version}}\n")
-	root.AddCommand(a.serveCmd(), a.initCmd(), a.configCmd(), a.tokenCmd(), a.versionCmd())
+	root.AddCommand(a.serveCmd(), a.initCmd(), a.configCmd(), a.tokenCmd(), a.vaultCmd(), a.versionCmd())
 	return root
 }
 

@@ -30,6 +30,9 @@ folder that it makes itself, and with one issuer whose URL is the public
 listener's. Everything can be set by a YAML file, by PACT_SIGNER_… variables and
 by flags; see signer config keys.
 
+With store.kind redis any number of replicas share the records; signer init makes
+such a deployment once. A replica waits, not ready, for Vault, Redis and init.
+
 With -o json it prints one line on standard output when it is ready:
 {"public", "grpc", "admin", "ops", "issuers", "adminTokenFile"}. Logs go to
 standard error.`,
@@ -152,7 +155,12 @@ func printNotice(out io.Writer, info server.Info) error {
 	fmt.Fprintf(w, "  gRPC\t%s\n", info.GRPC)
 	fmt.Fprintf(w, "  Admin\t%s\n", info.Admin)
 	fmt.Fprintf(w, "  Metrics, health\t%s\n", info.Ops)
-	fmt.Fprintf(w, "  Admin token\t%s\n", info.AdminTokenFile)
+	tokenFile := info.AdminTokenFile
+	if tokenFile == "" {
+		tokenFile = "FILE"
+	} else {
+		fmt.Fprintf(w, "  Admin token\t%s\n", tokenFile)
+	}
 	if err := w.Flush(); err != nil {
 		return err
 	}
@@ -164,6 +172,6 @@ Next:
   pactctl context set local --server %s --token-file %s
   pactctl audiences set https://provider.example AUDIENCE
   pactctl credentials create --name laptop
-`, info.Admin, info.AdminTokenFile)
+`, info.Admin, tokenFile)
 	return err
 }

@@ -109,6 +109,12 @@ type Insecure struct {
 	// OpenEnrolment allows enrolment mode open when the public or the gRPC
 	// listener is beyond loopback: anybody who can reach it becomes a caller.
 	OpenEnrolment bool `yaml:"openEnrolment"`
+	// Vault allows Vault beyond loopback without TLS: who is on the way sees the
+	// signer's token, and can sign with it.
+	Vault bool `yaml:"vault"`
+	// Redis allows Redis beyond loopback without TLS: who is on the way can
+	// change every record.
+	Redis bool `yaml:"redis"`
 }
 
 // Issuer is one issuer.
@@ -170,21 +176,115 @@ type Rotation struct {
 
 // Custody says who holds the private keys.
 type Custody struct {
-	// Kind is local: keys in a folder, encrypted at rest. Default: local.
+	// Kind is local: keys in a folder, encrypted at rest; or vault. Default:
+	// local.
 	Kind string `yaml:"kind"`
-	// Dir is the folder. Default: custody in the data folder.
+	// Dir is the folder, for local. Default: custody in the data folder.
 	Dir string `yaml:"dir"`
-	// PassphraseFile holds the passphrase that the keys are encrypted under.
-	// Default: a key file beside the keys, mode 0600.
+	// PassphraseFile holds the passphrase that the keys are encrypted under, for
+	// local. Default: a key file beside the keys, mode 0600.
 	PassphraseFile string `yaml:"passphraseFile"`
+	// Vault is the Vault, for kind vault.
+	Vault Vault `yaml:"vault"`
+}
+
+// Vault is a HashiCorp Vault that holds the keys.
+type Vault struct {
+	// Addresses are tried in turn: https://vault.example.com:8200. Plain http
+	// only on loopback, or with insecure.vault.
+	Addresses []string `yaml:"addresses"`
+	// Namespace is the namespace of everything below. Default: none.
+	Namespace string `yaml:"namespace"`
+	// CAFile holds the certificates of the authority that Vault's certificate
+	// is from. Default: the system's.
+	CAFile string `yaml:"caFile"`
+	// Auth says how the signer logs in.
+	Auth VaultAuth `yaml:"auth"`
+	// Transit is the mount of the transit engine. Default: transit.
+	Transit string `yaml:"transit"`
+	// KV is the mount of the KV version 2 engine. Default: secret.
+	KV string `yaml:"kv"`
+	// Prefix begins the names of this deployment's keys and documents; every
+	// deployment on one Vault has its own. Default: pact-signer.
+	Prefix string `yaml:"prefix"`
+	// Wrapped keeps the private keys encrypted in KV and signs in memory: faster,
+	// and through a loss of Vault, but the keys are in the signer's memory.
+	// Default: false, Vault signs. It is chosen once, before the first key.
+	Wrapped bool `yaml:"wrapped"`
+}
+
+// VaultAuth is a login to Vault. Secrets are in files, which are read again at
+// every login.
+type VaultAuth struct {
+	// Method is token, approle or kubernetes.
+	Method string `yaml:"method"`
+	// Mount is the auth method's mount. Default: the method's name.
+	Mount string `yaml:"mount"`
+	// TokenFile holds the token, for method token.
+	TokenFile string `yaml:"tokenFile"`
+	// RoleIDFile and SecretIDFile hold the two ids, for method approle.
+	RoleIDFile   string `yaml:"roleIdFile"`
+	SecretIDFile string `yaml:"secretIdFile"`
+	// Role is the role to log in to, for method kubernetes.
+	Role string `yaml:"role"`
+	// JWTFile holds the service account's token, for method kubernetes.
+	// Default: the one that Kubernetes mounts.
+	JWTFile string `yaml:"jwtFile"`
 }
 
 // Store says where records are kept.
 type Store struct {
-	// Kind is bolt: one file. Default: bolt.
+	// Kind is bolt: one file, for one replica; or redis, for any number. With
+	// redis `signer init` comes before the first start. Default: bolt.
 	Kind string `yaml:"kind"`
-	// Path is the file. Default: store.db in the data folder.
+	// Path is the file, for bolt. Default: store.db in the data folder.
 	Path string `yaml:"path"`
+	// Redis is the Redis, for kind redis.
+	Redis Redis `yaml:"redis"`
+}
+
+// Redis is a Redis 6.2 or later that keeps the records.
+type Redis struct {
+	// Mode is standalone, sentinel or cluster. Default: standalone.
+	Mode string `yaml:"mode"`
+	// Addresses are host:port: of the server, the sentinels, or some of the
+	// cluster's nodes.
+	Addresses []string `yaml:"addresses"`
+	// MasterName is what the sentinels call the master, for mode sentinel.
+	MasterName string `yaml:"masterName"`
+	// Username is the ACL user. Default: the default user.
+	Username string `yaml:"username"`
+	// PasswordFile holds the user's password. Default: none.
+	PasswordFile string `yaml:"passwordFile"`
+	// SentinelUsername and SentinelPasswordFile are for the sentinels
+	// themselves. Default: none.
+	SentinelUsername     string `yaml:"sentinelUsername"`
+	SentinelPasswordFile string `yaml:"sentinelPasswordFile"`
+	// TLS is how the connections are protected. Beyond loopback it is required,
+	// unless insecure.redis is set.
+	TLS RedisTLS `yaml:"tls"`
+	// Prefix begins every key; every deployment on one Redis has its own.
+	// Default: pact.
+	Prefix string `yaml:"prefix"`
+	// Acks is how many copies must have a permit, a kill or a revocation before
+	// it counts. Set it to a majority of master and replicas, less the master: 1
+	// of 2 replicas. 0 is for a Redis without replicas. Default: 0.
+	Acks int `yaml:"acks"`
+}
+
+// RedisTLS is TLS to Redis and its sentinels.
+type RedisTLS struct {
+	// Enabled speaks TLS 1.2 or newer.
+	Enabled bool `yaml:"enabled"`
+	// CAFile holds the certificates of the authority that Redis's certificate is
+	// from. Default: the system's.
+	CAFile string `yaml:"caFile"`
+	// CertFile and KeyFile are the signer's own certificate. Both or neither.
+	CertFile string `yaml:"certFile"`
+	KeyFile  string `yaml:"keyFile"`
+	// ServerName is the name that Redis's certificate must have. Default: the
+	// host that is connected to.
+	ServerName string `yaml:"serverName"`
 }
 
 // Admin is about who may call the admin listener.
@@ -220,6 +320,9 @@ type Development struct {
 	// token lives for a second.
 	// Default: 1.
 	TimeScale int `yaml:"timeScale"`
+	// ClockOffset shifts this replica's clock, -1h to 1h, to try what a wrong one
+	// does. Only with issuers on loopback. Default: 0s.
+	ClockOffset time.Duration `yaml:"clockOffset"`
 }
 
 // Default is the configuration of a signer that was told nothing.
@@ -232,8 +335,11 @@ func Default() Config {
 			Admin:  Listener{Address: "127.0.0.1:8789"},
 			Ops:    Listener{Address: "127.0.0.1:8790"},
 		},
-		Custody:      Custody{Kind: "local"},
-		Store:        Store{Kind: "bolt"},
+		Custody: Custody{Kind: "local", Vault: Vault{
+			Auth:    VaultAuth{JWTFile: "/var/run/secrets/kubernetes.io/serviceaccount/token"},
+			Transit: "transit", KV: "secret", Prefix: "pact-signer",
+		}},
+		Store:        Store{Kind: "bolt", Redis: Redis{Mode: "standalone", Prefix: "pact"}},
 		Log:          Log{Level: "info", Format: "auto"},
 		DrainTimeout: 10 * time.Second,
 		Development:  Development{TimeScale: 1},
@@ -254,6 +360,10 @@ func DefaultIssuer() Issuer {
 		Rotation: Rotation{Period: p.Period, Lead: p.Lead, Overlap: p.Overlap, Skew: p.Skew},
 	}
 }
+
+// Embedded says that the records are this process's own: it makes the store
+// itself. Otherwise replicas share it, and `signer init` makes it.
+func (c Config) Embedded() bool { return c.Store.Kind == "bolt" }
 
 // Complete fills in what follows from other fields (paths in the data folder,
 // the one issuer) and validates the result.

@@ -13,6 +13,26 @@ import (
 
 const hash = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 
+// vault is a configuration with Vault, one item of which is another.
+func vault(item string) string {
+	return with("custody", "kind: vault", "addresses: ['https://v.example:8200']", "auth: {method: token, tokenFile: t}", item, "vault")
+}
+
+// redis is the same with Redis.
+func redis(item string) string {
+	return "issuers: [{url: https://pa.example.com}]\n" + with("store", "kind: redis", "addresses: ['127.0.0.1:6379']", "", item, "redis")
+}
+
+func with(section, kind, address, more, item, below string) string {
+	items := []string{item}
+	for _, i := range []string{address, more} {
+		if name, _, _ := strings.Cut(i, ":"); i != "" && !strings.HasPrefix(item, name+":") {
+			items = append(items, i)
+		}
+	}
+	return section + ": {" + kind + ", " + below + ": {" + strings.Join(items, ", ") + "}}\n"
+}
+
 func write(t testing.TB, yaml string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "signer.yaml")
@@ -194,52 +214,83 @@ func TestRefused(t *testing.T) {
 		"set nothing":            {set: []Setting{{"", "red"}}, want: []string{"--set PATH=VALUE"}},
 		"whole and item":         {set: []Setting{{"trustedProxies", "10.0.0.0/8"}, {"trustedProxies.0", "10.0.0.0/8"}}, want: []string{"trustedProxies", "whole"}},
 
-		"empty data":           {set: []Setting{{"data", ""}}, want: []string{"data: name a folder"}},
-		"address":              {set: []Setting{{"listeners.public.address", "8787"}}, want: []string{"listeners.public.address", "host:port"}},
-		"port":                 {set: []Setting{{"listeners.ops.address", "127.0.0.1:70000"}}, want: []string{"listeners.ops.address"}},
-		"same address":         {set: []Setting{{"listeners.ops.address", "127.0.0.1:8787"}}, want: []string{"listeners.ops.address", "listeners.public"}},
-		"admin beyond":         {yaml: issuer, set: []Setting{{"listeners.admin.address", "0.0.0.0:8789"}}, want: []string{"listeners.admin", "--insecure-admin"}},
-		"grpc beyond":          {yaml: issuer, set: []Setting{{"listeners.grpc.address", ":8788"}}, want: []string{"listeners.grpc", "--insecure-grpc"}},
-		"half a certificate":   {set: []Setting{{"listeners.public.certFile", "a.pem"}}, want: []string{"listeners.public", "keyFile"}},
-		"beyond, no issuer":    {set: []Setting{{"listeners.public.address", "0.0.0.0:8787"}}, want: []string{"issuers.0.url", "https"}},
-		"open beyond":          {yaml: "issuers: [{url: https://a.example, enrolment: open}]\n", set: []Setting{{"listeners.public.address", "0.0.0.0:8787"}}, want: []string{"issuers.0.enrolment", "--insecure-open-enrolment"}},
-		"http issuer":          {yaml: "issuers: [{url: http://pa.example.com}]\n", want: []string{"issuers.0.url", "https"}},
-		"issuer path":          {yaml: "issuers: [{url: https://pa.example.com/x}]\n", want: []string{"issuers.0.url", "origin"}},
-		"issuer slash":         {yaml: "issuers: [{url: https://pa.example.com/}]\n", want: []string{"issuers.0.url"}},
-		"issuer case":          {yaml: "issuers: [{url: https://PA.example.com}]\n", want: []string{"issuers.0.url"}},
-		"issuer port":          {yaml: "issuers: [{url: 'https://pa.example.com:443'}]\n", want: []string{"issuers.0.url"}},
-		"issuer user":          {yaml: "issuers: [{url: 'https://u@pa.example.com'}]\n", want: []string{"issuers.0.url"}},
-		"issuer twice":         {yaml: "issuers: [{url: https://a.example}, {url: https://a.example}]\n", want: []string{"issuers.1.url"}},
-		"issuer without url":   {yaml: "issuers: [{url: https://a.example}, {}]\n", want: []string{"issuers.1.url", "several"}},
-		"signer host shared":   {yaml: "issuers: [{url: https://a.example, signerUrls: [https://s.example]}, {url: https://b.example, signerUrls: [https://s.example]}]\n", want: []string{"issuers.1", "s.example"}},
-		"ttl low":              {yaml: "issuers: [{tokenTTL: 59s}]\n", want: []string{"issuers.0.tokenTTL", "1m0s to 5m0s"}},
-		"ttl high":             {yaml: "issuers: [{tokenTTL: 301s}]\n", want: []string{"issuers.0.tokenTTL"}},
-		"ttl broken":           {yaml: "issuers: [{tokenTTL: 90500ms}]\n", want: []string{"issuers.0.tokenTTL", "whole seconds"}},
-		"algorithm":            {yaml: "issuers: [{algorithm: HS256}]\n", want: []string{"issuers.0.algorithm", "ES256"}},
-		"enrolment":            {yaml: "issuers: [{enrolment: maybe}]\n", want: []string{"issuers.0.enrolment", "closed"}},
-		"rate":                 {yaml: "issuers: [{limits: {caller: {rate: -1}}}]\n", want: []string{"issuers.0.limits.caller.rate"}},
-		"rate nan":             {yaml: "issuers: [{limits: {caller: {rate: .nan}}}]\n", want: []string{"issuers.0.limits.caller.rate"}},
-		"burst":                {yaml: "issuers: [{limits: {enroll: {burst: 0}}}]\n", want: []string{"issuers.0.limits.enroll.burst"}},
-		"devices":              {yaml: "issuers: [{maxDevices: -1}]\n", want: []string{"issuers.0.maxDevices"}},
-		"lead":                 {yaml: "issuers: [{rotation: {lead: 10s}}]\n", want: []string{"issuers.0.rotation", "lead"}},
-		"overlap":              {yaml: "issuers: [{rotation: {overlap: 10s}}]\n", want: []string{"issuers.0.rotation", "overlap"}},
-		"custody":              {yaml: "custody: {kind: cloud}\n", want: []string{"custody.kind"}},
-		"store":                {yaml: "store: {kind: cloud}\n", want: []string{"store.kind"}},
-		"proxy":                {yaml: "trustedProxies: [10.0.0.1]\n", want: []string{"trustedProxies.0"}},
-		"token role":           {yaml: "admin: {tokens: [{name: a, role: boss, hash: '" + hash + "'}]}\n", want: []string{"admin.tokens.0.role"}},
-		"token hash":           {yaml: "admin: {tokens: [{name: a, role: admin, hash: hunter2hunter2}]}\n", want: []string{"admin.tokens.0.hash"}},
-		"token twice":          {yaml: "admin: {tokens: [{name: a, role: admin, hash: '" + hash + "'}, {name: a, role: viewer, hash: '" + hash + "'}]}\n", want: []string{"admin.tokens.1.name"}},
-		"token initial":        {yaml: "admin: {tokens: [{name: initial, role: admin, hash: '" + hash + "'}]}\n", want: []string{"admin.tokens.0.name"}},
-		"log level":            {yaml: "log: {level: loud}\n", want: []string{"log.level"}},
-		"log format":           {yaml: "log: {format: xml}\n", want: []string{"log.format"}},
-		"drain":                {yaml: "drainTimeout: 1h\n", want: []string{"drainTimeout"}},
-		"overlap at a scale":   {yaml: "issuers: [{rotation: {overlap: 225s}}]\ndevelopment: {timeScale: 60}\n", want: []string{"issuers.0.rotation.overlap", "timeScale 60"}},
-		"scale zero":           {yaml: "development: {timeScale: 0}\n", want: []string{"development.timeScale"}},
-		"scale too far":        {set: []Setting{{"development.timeScale", "121"}}, want: []string{"development.timeScale", "at most 120"}},
-		"skew":                 {yaml: "issuers: [{rotation: {skew: 1h}}]\n", want: []string{"issuers.0.rotation.skew"}},
-		"period":               {yaml: "issuers: [{rotation: {period: 10m}}]\n", want: []string{"issuers.0.rotation.period"}},
-		"negative period":      {yaml: "issuers: [{rotation: {period: -1h}}]\n", want: []string{"issuers.0.rotation.period", "0s"}},
-		"scale on a real host": {yaml: issuer + "development: {timeScale: 60}\n", want: []string{"development.timeScale", "loopback"}},
+		"empty data":            {set: []Setting{{"data", ""}}, want: []string{"data: name a folder"}},
+		"address":               {set: []Setting{{"listeners.public.address", "8787"}}, want: []string{"listeners.public.address", "host:port"}},
+		"port":                  {set: []Setting{{"listeners.ops.address", "127.0.0.1:70000"}}, want: []string{"listeners.ops.address"}},
+		"same address":          {set: []Setting{{"listeners.ops.address", "127.0.0.1:8787"}}, want: []string{"listeners.ops.address", "listeners.public"}},
+		"admin beyond":          {yaml: issuer, set: []Setting{{"listeners.admin.address", "0.0.0.0:8789"}}, want: []string{"listeners.admin", "--insecure-admin"}},
+		"grpc beyond":           {yaml: issuer, set: []Setting{{"listeners.grpc.address", ":8788"}}, want: []string{"listeners.grpc", "--insecure-grpc"}},
+		"half a certificate":    {set: []Setting{{"listeners.public.certFile", "a.pem"}}, want: []string{"listeners.public", "keyFile"}},
+		"beyond, no issuer":     {set: []Setting{{"listeners.public.address", "0.0.0.0:8787"}}, want: []string{"issuers.0.url", "https"}},
+		"open beyond":           {yaml: "issuers: [{url: https://a.example, enrolment: open}]\n", set: []Setting{{"listeners.public.address", "0.0.0.0:8787"}}, want: []string{"issuers.0.enrolment", "--insecure-open-enrolment"}},
+		"http issuer":           {yaml: "issuers: [{url: http://pa.example.com}]\n", want: []string{"issuers.0.url", "https"}},
+		"issuer path":           {yaml: "issuers: [{url: https://pa.example.com/x}]\n", want: []string{"issuers.0.url", "origin"}},
+		"issuer slash":          {yaml: "issuers: [{url: https://pa.example.com/}]\n", want: []string{"issuers.0.url"}},
+		"issuer case":           {yaml: "issuers: [{url: https://PA.example.com}]\n", want: []string{"issuers.0.url"}},
+		"issuer port":           {yaml: "issuers: [{url: 'https://pa.example.com:443'}]\n", want: []string{"issuers.0.url"}},
+		"issuer user":           {yaml: "issuers: [{url: 'https://u@pa.example.com'}]\n", want: []string{"issuers.0.url"}},
+		"issuer twice":          {yaml: "issuers: [{url: https://a.example}, {url: https://a.example}]\n", want: []string{"issuers.1.url"}},
+		"issuer without url":    {yaml: "issuers: [{url: https://a.example}, {}]\n", want: []string{"issuers.1.url", "several"}},
+		"signer host shared":    {yaml: "issuers: [{url: https://a.example, signerUrls: [https://s.example]}, {url: https://b.example, signerUrls: [https://s.example]}]\n", want: []string{"issuers.1", "s.example"}},
+		"ttl low":               {yaml: "issuers: [{tokenTTL: 59s}]\n", want: []string{"issuers.0.tokenTTL", "1m0s to 5m0s"}},
+		"ttl high":              {yaml: "issuers: [{tokenTTL: 301s}]\n", want: []string{"issuers.0.tokenTTL"}},
+		"ttl broken":            {yaml: "issuers: [{tokenTTL: 90500ms}]\n", want: []string{"issuers.0.tokenTTL", "whole seconds"}},
+		"algorithm":             {yaml: "issuers: [{algorithm: HS256}]\n", want: []string{"issuers.0.algorithm", "ES256"}},
+		"enrolment":             {yaml: "issuers: [{enrolment: maybe}]\n", want: []string{"issuers.0.enrolment", "closed"}},
+		"rate":                  {yaml: "issuers: [{limits: {caller: {rate: -1}}}]\n", want: []string{"issuers.0.limits.caller.rate"}},
+		"rate nan":              {yaml: "issuers: [{limits: {caller: {rate: .nan}}}]\n", want: []string{"issuers.0.limits.caller.rate"}},
+		"burst":                 {yaml: "issuers: [{limits: {enroll: {burst: 0}}}]\n", want: []string{"issuers.0.limits.enroll.burst"}},
+		"devices":               {yaml: "issuers: [{maxDevices: -1}]\n", want: []string{"issuers.0.maxDevices"}},
+		"lead":                  {yaml: "issuers: [{rotation: {lead: 10s}}]\n", want: []string{"issuers.0.rotation", "lead"}},
+		"overlap":               {yaml: "issuers: [{rotation: {overlap: 10s}}]\n", want: []string{"issuers.0.rotation", "overlap"}},
+		"custody":               {yaml: "custody: {kind: cloud}\n", want: []string{"custody.kind"}},
+		"store":                 {yaml: "store: {kind: cloud}\n", want: []string{"store.kind"}},
+		"proxy":                 {yaml: "trustedProxies: [10.0.0.1]\n", want: []string{"trustedProxies.0"}},
+		"token role":            {yaml: "admin: {tokens: [{name: a, role: boss, hash: '" + hash + "'}]}\n", want: []string{"admin.tokens.0.role"}},
+		"token hash":            {yaml: "admin: {tokens: [{name: a, role: admin, hash: hunter2hunter2}]}\n", want: []string{"admin.tokens.0.hash"}},
+		"token twice":           {yaml: "admin: {tokens: [{name: a, role: admin, hash: '" + hash + "'}, {name: a, role: viewer, hash: '" + hash + "'}]}\n", want: []string{"admin.tokens.1.name"}},
+		"token initial":         {yaml: "admin: {tokens: [{name: initial, role: admin, hash: '" + hash + "'}]}\n", want: []string{"admin.tokens.0.name"}},
+		"log level":             {yaml: "log: {level: loud}\n", want: []string{"log.level"}},
+		"log format":            {yaml: "log: {format: xml}\n", want: []string{"log.format"}},
+		"drain":                 {yaml: "drainTimeout: 1h\n", want: []string{"drainTimeout"}},
+		"overlap at a scale":    {yaml: "issuers: [{rotation: {overlap: 225s}}]\ndevelopment: {timeScale: 60}\n", want: []string{"issuers.0.rotation.overlap", "timeScale 60"}},
+		"scale zero":            {yaml: "development: {timeScale: 0}\n", want: []string{"development.timeScale"}},
+		"scale too far":         {set: []Setting{{"development.timeScale", "121"}}, want: []string{"development.timeScale", "at most 120"}},
+		"skew":                  {yaml: "issuers: [{rotation: {skew: 1h}}]\n", want: []string{"issuers.0.rotation.skew"}},
+		"period":                {yaml: "issuers: [{rotation: {period: 10m}}]\n", want: []string{"issuers.0.rotation.period"}},
+		"negative period":       {yaml: "issuers: [{rotation: {period: -1h}}]\n", want: []string{"issuers.0.rotation.period", "0s"}},
+		"offset on a real host": {yaml: issuer + "development: {clockOffset: 15s}\n", want: []string{"development.clockOffset", "loopback"}},
+		"offset too far":        {set: []Setting{{"development.clockOffset", "-2h"}}, want: []string{"development.clockOffset", "-1h0m0s to 1h0m0s"}},
+		"vault, not said":       {yaml: "custody: {vault: {addresses: [https://v.example:8200]}}\n", want: []string{"custody.kind", "say vault"}},
+		"vault, nothing":        {yaml: "custody: {kind: vault}\n", want: []string{"custody.vault.addresses", "custody.vault.auth.method"}},
+		"vault, plain":          {yaml: vault("addresses: ['http://v.example:8200', 'http://127.0.0.1:8200']"), want: []string{"custody.vault.addresses.0", "--insecure-vault"}},
+		"vault, user":           {yaml: vault("addresses: ['https://root:hunter2@v.example:8200']"), want: []string{"custody.vault.addresses.0", "without path and user"}},
+		"vault, path":           {yaml: vault("addresses: ['https://v.example:8200/v1']"), want: []string{"custody.vault.addresses.0"}},
+		"vault, no token":       {yaml: vault("auth: {method: token}"), want: []string{"custody.vault.auth.tokenFile"}},
+		"vault, token inline":   {yaml: vault("auth: {method: token, token: hunter2}"), want: []string{"unknown key custody.vault.auth.token", "tokenFile"}},
+		"vault, no ids":         {yaml: vault("auth: {method: approle}"), want: []string{"custody.vault.auth.roleIdFile", "custody.vault.auth.secretIdFile"}},
+		"vault, no role":        {yaml: vault("auth: {method: kubernetes, jwtFile: ''}"), want: []string{"custody.vault.auth.role", "custody.vault.auth.jwtFile"}},
+		"vault, method":         {yaml: vault("auth: {method: userpass}"), want: []string{"custody.vault.auth.method", "approle"}},
+		"vault, mount":          {yaml: vault("transit: /transit/"), want: []string{"custody.vault.transit", "slashes"}},
+		"vault, one mount":      {yaml: vault("kv: transit"), want: []string{"custody.vault.kv"}},
+		"vault, prefix":         {yaml: vault("prefix: a/b"), want: []string{"custody.vault.prefix"}},
+		"redis, not said":       {yaml: "store: {redis: {addresses: ['r.example:6379']}}\n", want: []string{"store.kind", "say redis"}},
+		"redis, nothing":        {yaml: issuer + "store: {kind: redis}\n", want: []string{"store.redis.addresses"}},
+		"redis, no issuer":      {yaml: "store: {kind: redis, redis: {addresses: ['127.0.0.1:6379']}}\n", want: []string{"issuers.0.url", "replicas share"}},
+		"redis, plain":          {yaml: issuer + "store: {kind: redis, redis: {addresses: ['r.example:6379']}}\n", want: []string{"store.redis.tls.enabled", "--insecure-redis"}},
+		"redis, inline":         {yaml: redis("password: hunter2"), want: []string{"unknown key store.redis.password", "passwordFile"}},
+		"redis, mode":           {yaml: redis("mode: ring"), want: []string{"store.redis.mode", "cluster"}},
+		"redis, two":            {yaml: redis("addresses: ['127.0.0.1:1', '127.0.0.1:2']"), want: []string{"store.redis.addresses", "sentinel or cluster"}},
+		"redis, address":        {yaml: redis("addresses: ['redis://:hunter2@r.example']"), want: []string{"store.redis.addresses.0", "host:port"}},
+		"redis, no master":      {yaml: redis("mode: sentinel"), want: []string{"store.redis.masterName"}},
+		"redis, a master":       {yaml: redis("masterName: pact"), want: []string{"store.redis.masterName"}},
+		"redis, sentinel user":  {yaml: redis("sentinelPasswordFile: f"), want: []string{"store.redis.sentinelUsername"}},
+		"redis, no password":    {yaml: redis("username: signer"), want: []string{"store.redis.passwordFile"}},
+		"redis, half a cert":    {yaml: redis("tls: {enabled: true, certFile: a}"), want: []string{"store.redis.tls", "keyFile"}},
+		"redis, tls not said":   {yaml: redis("tls: {caFile: a}"), want: []string{"store.redis.tls.enabled"}},
+		"redis, prefix":         {yaml: redis("prefix: 'a{b}'"), want: []string{"store.redis.prefix"}},
+		"redis, acks":           {yaml: redis("acks: -1"), want: []string{"store.redis.acks"}},
+		"scale on a real host":  {yaml: issuer + "development: {timeScale: 60}\n", want: []string{"development.timeScale", "loopback"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			src := Source{Environ: c.env, Flags: c.set}
@@ -280,6 +331,17 @@ func TestAccepted(t *testing.T) {
 		"no period":       "issuers: [{rotation: {period: 0s}}]\n",
 		"no limit":        "issuers: [{limits: {caller: {rate: 0, burst: 0}}}]\n",
 		"one issuer bare": "issuers: [{tokenTTL: 60s}]\n",
+		"vault":           vault("wrapped: true"),
+		"vault, approle":  vault("auth: {method: approle, roleIdFile: r, secretIdFile: s}"),
+		"vault, pod":      vault("auth: {method: kubernetes, role: signer}"),
+		"vault, space":    vault("namespace: teams/agents/"),
+		"vault, loopback": vault("addresses: ['http://127.0.0.1:8200', 'http://[::1]:8200', 'https://v.example']"),
+		"vault, insecure": vault("addresses: ['http://vault:8200']") + "insecure: {vault: true}\n",
+		"redis":           redis("acks: 1"),
+		"redis, tls":      "issuers: [{url: https://pa.example.com}]\nstore: {kind: redis, redis: {addresses: ['r.example:6379'], tls: {enabled: true, certFile: a, keyFile: b}, username: u, passwordFile: p}}\n",
+		"redis, sentinel": redis("mode: sentinel, masterName: pact, sentinelUsername: s, sentinelPasswordFile: f"),
+		"redis, cluster":  "issuers: [{url: https://pa.example.com}]\nstore: {kind: redis, redis: {mode: cluster, addresses: ['a:6379', 'b:6379']}}\ninsecure: {redis: true}\n",
+		"offset":          "development: {clockOffset: -15s}\n",
 		"token":           "admin: {tokens: [{name: ci, role: viewer, hash: '" + hash + "'}]}\n",
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -313,6 +375,25 @@ func TestShowRoundTrip(t *testing.T) {
 	}
 	if again.Admin.Tokens[0].Hash != hash {
 		t.Errorf("hash = %q", again.Admin.Tokens[0].Hash)
+	}
+}
+
+// What is told of the backends names them, and no file of a secret.
+func TestDescribe(t *testing.T) {
+	c := Default()
+	if custody, store := c.Describe(); !strings.HasPrefix(custody, "local") || !strings.HasPrefix(store, "bolt") {
+		t.Errorf("%s; %s", custody, store)
+	}
+	c.Custody = Custody{Kind: "vault", Vault: Vault{Addresses: []string{"https://v.example:8200"}, Wrapped: true, Auth: VaultAuth{Method: "token", TokenFile: "/run/secret"}}}
+	c.Store = Store{Kind: "redis", Redis: Redis{Mode: "sentinel", Addresses: []string{"r.example:26379"}, PasswordFile: "/run/secret", TLS: RedisTLS{Enabled: true}, Acks: 1}}
+	custody, store := c.Describe()
+	for _, want := range []string{"https://v.example:8200", "wrapped", "token", "sentinel", "r.example:26379", "TLS", "1 ack"} {
+		if !strings.Contains(custody+store, want) {
+			t.Errorf("%s; %s do not tell %s", custody, store, want)
+		}
+	}
+	if strings.Contains(custody+store, "secret") {
+		t.Errorf("%s; %s", custody, store)
 	}
 }
 

@@ -30,12 +30,8 @@ func (c Config) Validate() error {
 		}
 	}
 	c.validateIssuers(&v)
-	if c.Custody.Kind != "local" {
-		v.add("custody.kind", "use local")
-	}
-	if c.Store.Kind != "bolt" {
-		v.add("store.kind", "use bolt")
-	}
+	c.validateCustody(&v)
+	c.validateStore(&v)
 	names, hashes := map[string]bool{InitialToken: true}, map[string]bool{}
 	for i, t := range c.Admin.Tokens {
 		at := fmt.Sprintf("admin.tokens.%d.", i)
@@ -125,6 +121,8 @@ func (c Config) validateIssuers(v *problems) {
 			switch {
 			case len(c.Issuers) > 1:
 				v.add(at+"url", "is needed when there are several issuers")
+			case !c.Embedded():
+				v.add(at+"url", "is needed with store.kind %s, since its replicas share the issuer: an origin such as https://pa.example.com", c.Store.Kind)
 			case !c.Listeners.Public.Loopback():
 				v.add(at+"url", "is needed when the public listener is beyond loopback: an https origin such as https://pa.example.com")
 			}
@@ -173,6 +171,10 @@ func (c Config) validateIssuers(v *problems) {
 	if c.Development.TimeScale > 1 && !(loopbackOnly && c.Listeners.Public.Loopback()) {
 		v.add("development.timeScale", "only goes with issuers, signer URLs and a public listener on loopback; remove it")
 	}
+	if c.Development.ClockOffset != 0 && !(loopbackOnly && c.Listeners.Public.Loopback()) {
+		v.add("development.clockOffset", "only goes with issuers, signer URLs and a public listener on loopback; remove it")
+	}
+	v.between("development.clockOffset", c.Development.ClockOffset, -time.Hour, time.Hour)
 }
 
 // problems collects what is wrong.

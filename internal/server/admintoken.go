@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"strings"
 
 	"github.com/pactsigner/pactsigner/custody/local"
 	"github.com/pactsigner/pactsigner/internal/config"
@@ -23,9 +22,13 @@ func NewAdminToken(name, role string) (token string, item config.AdminToken, err
 	return token, item, item.Validate()
 }
 
-// adminTokens are everybody who may call the admin listener.
+// adminTokens are everybody who may call the admin listener; first is the hash of
+// the first token, if there is one.
 func adminTokens(first string, more []config.AdminToken) ([]signer.AdminToken, error) {
-	items := append([]config.AdminToken{{Name: config.InitialToken, Role: signer.RoleAdmin.String(), Hash: first}}, more...)
+	items := more
+	if first != "" {
+		items = append([]config.AdminToken{{Name: config.InitialToken, Role: signer.RoleAdmin.String(), Hash: first}}, more...)
+	}
 	tokens := make([]signer.AdminToken, 0, len(items))
 	for _, item := range items {
 		role, err := signer.ParseRole(item.Role)
@@ -61,6 +64,15 @@ func (t tokenState) note() string {
 		return "the admin token's file was removed; the token still works for whoever has it. To make a new one, " + renew
 	case tokenOther:
 		return "the admin token's file does not hold the current token. To make a new one, " + renew
+	}
+	return ""
+}
+
+// noteShared is the same of a deployment with replicas. They serve on with it, and
+// nobody need have the file.
+func (t tokenState) noteShared() string {
+	if t == tokenGone || t == tokenOther {
+		return "the first admin token was made before. To make a new one, which ends the old one, run `signer init --new-admin-token`"
 	}
 	return ""
 }
@@ -131,17 +143,6 @@ func writeSecret(file, content string) error {
 
 // readPassphrase reads a passphrase file: its first line, without the line end.
 func readPassphrase(file string) (local.Passphrase, error) {
-	if file == "" {
-		return "", nil
-	}
-	content, err := os.ReadFile(file)
-	if err != nil {
-		return "", fmt.Errorf("custody.passphraseFile: %w", err)
-	}
-	line, rest, _ := strings.Cut(string(content), "\n")
-	line = strings.TrimSuffix(line, "\r")
-	if line == "" || strings.TrimSpace(rest) != "" {
-		return "", errors.New("custody.passphraseFile: put the passphrase on one line and nothing else in the file")
-	}
-	return local.Passphrase(line), nil
+	line, err := readSecret("custody.passphraseFile", file)
+	return local.Passphrase(line), err
 }

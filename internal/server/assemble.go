@@ -28,13 +28,18 @@ func (s *Server) storeOptions() bolt.Options {
 
 // assemble makes the parts and wires them; nothing runs yet.
 func (s *Server) assemble(ctx context.Context) error {
-	if err := s.startKeys(ctx); err != nil {
+	if err := s.makeKeys(ctx); err != nil {
 		return err
 	}
 	highWater := highWater(s.state.keyring)
+	atStart := highWater
+	if s.state.shared != nil {
+		atStart = &gate{HighWater: highWater, keeper: s.keeper, store: s.state.shared}
+	}
 	s.guard = killswitch.NewGuard(killswitch.GuardConfig{
 		Store:     s.state.store,
-		HighWater: highWater,
+		HighWater: atStart,
+		Now:       s.now,
 		Replica:   s.replica,
 		Version:   s.version,
 		Params:    s.switchParams,
@@ -58,40 +63,83 @@ func (s *Server) assemble(ctx context.Context) error {
 		Issuers:        issuers,
 		TrustedProxies: proxies,
 		SignDeadline:   s.signDeadline(),
+		Now:            s.now,
 		Log:            s.log,
 	})
 	if err != nil {
 		return err
 	}
-	tokens, err := adminTokens(s.state.deployment.AdminToken, s.cfg.Admin.Tokens)
+	if err := s.assembleAdmin(highWater, issuers); err != nil {
+		return err
+	}
+	s.publicServer = s.public.httpServer(s.metrics.observeHTTP(s.service.Handler()), requestTimeout, s.log)
+	s.adminServer = s.admin.httpServer(identify(s.operators), adminTimeout, s.log)
+	s.adminServer.Protocols = bothVersions()
+	s.opsServer = s.ops.httpServer(s.opsHandler(), requestTimeout, s.log)
+	s.assembleGRPC()
+	return nil
+}
+
+// assembleAdmin makes the operators' service.
+func (s *Server) assembleAdmin(highWater killswitch.HighWater, issuers []signer.Issuer) error {
+	more, err := adminTokens("", s.cfg.Admin.Tokens)
 	if err != nil {
 		return err
 	}
-	admin, err := signer.NewAdmin(signer.AdminConfig{
+	cfg := signer.AdminConfig{
 		Store: s.state.store,
 		Switch: killswitch.NewSwitch(killswitch.SwitchConfig{
 			Store: s.state.store, HighWater: highWater, Params: s.switchParams,
 		}),
-		AuditHead:  &auditHead{keyring: s.state.keyring, store: s.state.store},
+		AuditHead: s.auditHead(),
+		State: &adminState{
+			keeper: s.keeper, kind: s.cfg.Store.Kind, store: s.state.store, shared: s.state.shared,
+			issuers: s.info.Issuers, now: s.now,
+		},
 		Guard:      s.guard,
 		KillParams: s.switchParams,
 		Fleet:      s.state.store,
 		Keyring:    s.state.keyring,
 		Issuers:    issuers,
-		Tokens:     tokens,
+		Now:        s.now,
 		Version:    s.version,
 		Replica:    s.replica,
 		Log:        s.log,
-	})
-	if err != nil {
+	}
+	if s.operators, err = newAdminFace(cfg, more); err != nil {
 		return err
 	}
-	s.publicServer = s.public.httpServer(s.metrics.observeHTTP(s.service.Handler()), requestTimeout, s.log)
-	s.adminServer = s.admin.httpServer(identify(admin.Handler()), adminTimeout, s.log)
-	s.adminServer.Protocols = bothVersions()
-	s.opsServer = s.ops.httpServer(s.opsHandler(), requestTimeout, s.log)
-	s.assembleGRPC()
+	s.keeper.changed = s.recordChanged
+	if d, ok := s.keeper.current(); ok {
+		return s.operators.learn(d.AdminToken)
+	}
 	return nil
+}
+
+// auditHead records the audit log's head in custody. Where the store has copies, a
+// permit that is granted after the head was read shows that they have it too.
+func (s *Server) auditHead() *auditHead {
+	h := &auditHead{keyring: s.state.keyring, store: s.state.store, id: s.keeper.storeID}
+	if s.cfg.Store.Kind == "redis" && s.cfg.Store.Redis.Acks > 0 {
+		h.acknowledged = s.guard.Refresh
+	}
+	return h
+}
+
+// recordChanged goes along with what the deployment's record says anew.
+func (s *Server) recordChanged(from, to deployment) {
+	if err := s.operators.learn(to.AdminToken); err != nil {
+		s.log.Error("the first admin token's hash in custody is of no use", "err", err)
+	}
+	switch {
+	case to.EnrolmentClosed && !from.EnrolmentClosed:
+		s.log.Warn("enrolment is closed for every issuer, because the store was lost or went back: who was invalidated is not known any more. `pactctl state open-enrolment` ends that")
+	case from.EnrolmentClosed && !to.EnrolmentClosed:
+		s.log.Info("enrolment is as configured again")
+	}
+	if from.Store != "" && from.Store != to.Store {
+		s.log.Warn("the deployment has another store", "before", from.Store, "now", to.Store)
+	}
 }
 
 // signDeadline is the shortest of the schedules': their overlaps count on it.
@@ -103,8 +151,9 @@ func (s *Server) signDeadline() time.Duration {
 	return shortest
 }
 
-// startKeys makes or loads every issuer's schedule.
-func (s *Server) startKeys(ctx context.Context) error {
+// makeKeys makes every issuer's controller. That of an embedded signer loads its
+// schedule, or makes it.
+func (s *Server) makeKeys(ctx context.Context) error {
 	for i := range s.issuers {
 		is := &s.issuers[i]
 		is.params = is.RotationParams().Scaled(s.cfg.Development.TimeScale)
@@ -121,12 +170,36 @@ func (s *Server) startKeys(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("keys of %s: %w", is.url, err)
 		}
+		is.keys = keys
+		if !s.cfg.Embedded() {
+			continue
+		}
 		if err := keys.Start(ctx); err != nil {
 			return fmt.Errorf("keys of %s: %w", is.url, err)
 		}
-		is.keys = keys
 	}
 	return nil
+}
+
+// startKeysOf loads an issuer's schedule, or makes it, as soon as custody and the
+// store answer.
+func (s *Server) startKeysOf(ctx context.Context, is issuer) {
+	said := ""
+	for {
+		err := is.keys.Start(ctx)
+		if err == nil || ctx.Err() != nil {
+			return
+		}
+		if err.Error() != said {
+			said = err.Error()
+			s.log.Warn("the key schedule cannot be loaded yet, trying again until it can", "issuer", is.url, "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(is.params.Poll):
+		}
+	}
 }
 
 // revisions are the schedules that this replica serves.
@@ -193,14 +266,12 @@ func (s *Server) signerIssuers() []signer.Issuer {
 			SignerURLs:   is.signerURLs,
 			TokenTTL:     is.params.TokenTTL,
 			Enrolment:    signer.Mode(is.Enrolment),
+			Closed:       s.keeper.enrolmentClosed,
 			CallerLimit:  limit(is.Limits.Caller),
 			EnrollLimit:  limit(is.Limits.Enroll),
 			DeviceCap:    is.MaxDevices,
 			Keys:         is.keys,
 			KeySetMaxAge: is.params.MaxAge,
-		}
-		if s.state.deployment.EnrolmentClosed {
-			issuers[i].Enrolment = signer.EnrolClosed
 		}
 	}
 	return issuers

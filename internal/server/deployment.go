@@ -5,13 +5,13 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 
 	"github.com/go-json-experiment/json"
 
 	"github.com/pactsigner/pactsigner/custody"
-	"github.com/pactsigner/pactsigner/custody/local"
 	"github.com/pactsigner/pactsigner/internal/audit"
 	"github.com/pactsigner/pactsigner/internal/config"
 	"github.com/pactsigner/pactsigner/internal/store/bolt"
@@ -48,6 +48,18 @@ type deployment struct {
 	EnrolmentClosed bool `json:"enrolmentClosed,omitzero"`
 	// AdminToken is the first admin token's hash.
 	AdminToken string `json:"adminToken,omitzero"`
+	// GivenUp are the last ids that the store had before its loss was accepted,
+	// newest first: a store that bears one of them was this deployment's.
+	GivenUp [4]string `json:"givenUp,omitzero"`
+}
+
+// give replaces the store's id, which gives the store up.
+func (d *deployment) give(id string) {
+	if d.Store != "" {
+		copy(d.GivenUp[1:], d.GivenUp[:])
+		d.GivenUp[0] = d.Store
+	}
+	d.Store = id
 }
 
 // loadDeployment returns the document and its revision, 0 if there is none.
@@ -83,9 +95,10 @@ func saveDeployment(ctx context.Context, k custody.Keyring, rev uint64, d deploy
 
 // state is what a server keeps: keys and records.
 type state struct {
-	keyring    *local.Keyring
-	store      *bolt.Store
-	deployment deployment
+	keyring    keyring
+	store      records
+	shared     shared     // the same store, if replicas share it
+	deployment deployment // as it was opened; not of a shared store
 	token      tokenState
 }
 
@@ -106,15 +119,15 @@ type openOptions struct {
 	openEnrolment         bool
 }
 
-// openState opens the deployment's state, or makes it: first custody says that
+// openState opens an embedded deployment's state, or makes it: first custody says that
 // it is being made, then the store is, then custody says ready. Interrupted at
 // any point, it goes on from there.
-func openState(ctx context.Context, cfg config.Config, o openOptions) (_ *state, err error) {
+func openState(ctx context.Context, cfg config.Config, o openOptions, log *slog.Logger) (_ *state, err error) {
 	storeThere, err := exists(cfg.Store.Path)
 	if err != nil {
 		return nil, fmt.Errorf("store: %w", err)
 	}
-	if storeThere {
+	if storeThere && cfg.Custody.Kind == "local" {
 		custodyThere, err := exists(cfg.Custody.Dir)
 		if err != nil {
 			return nil, fmt.Errorf("custody: %w", err)
@@ -123,18 +136,18 @@ func openState(ctx context.Context, cfg config.Config, o openOptions) (_ *state,
 			return nil, fmt.Errorf("the store %s has records but the keys in %s are gone: restore that folder from its backup, since without it every subject would change", cfg.Store.Path, cfg.Custody.Dir)
 		}
 	}
-	for _, dir := range []string{cfg.Data, cfg.Custody.Dir, filepath.Dir(cfg.Store.Path)} {
+	folders := []string{cfg.Data, filepath.Dir(cfg.Store.Path)}
+	if cfg.Custody.Kind == "local" {
+		folders = append(folders, cfg.Custody.Dir)
+	}
+	for _, dir := range folders {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return nil, fmt.Errorf("make the data folder: %w", err)
 		}
 	}
-	passphrase, err := readPassphrase(cfg.Custody.PassphraseFile)
+	keyring, err := openKeyring(cfg, log)
 	if err != nil {
 		return nil, err
-	}
-	keyring, err := local.Open(cfg.Custody.Dir, local.Options{Passphrase: passphrase})
-	if err != nil {
-		return nil, fmt.Errorf("custody: %w", err)
 	}
 	s := &state{keyring: keyring}
 	defer func() {
@@ -148,17 +161,19 @@ func openState(ctx context.Context, cfg config.Config, o openOptions) (_ *state,
 		return nil, err
 	}
 	if rev == 0 && storeThere {
-		return nil, fmt.Errorf("the store %s belongs to other keys than those in %s: restore the folder that goes with it, since without it every subject would change", cfg.Store.Path, cfg.Custody.Dir)
+		return nil, fmt.Errorf("the store %s belongs to other keys than those in %s: restore the folder that goes with it, or name the Vault that does, since without it every subject would change", cfg.Store.Path, keysPlace(cfg))
 	}
 	lost := d.State == ready && !storeThere
 	if d.State == ready && d.Store != "" && storeThere {
 		o.store.ID = d.Store
-		s.store, err = bolt.Open(cfg.Store.Path, o.store)
+		store, err := bolt.Open(cfg.Store.Path, o.store)
 		lost = errors.Is(err, bolt.ErrUnmarked)
 		switch {
+		case err == nil:
+			s.store = store
 		case errors.Is(err, bolt.ErrForeign):
-			return nil, fmt.Errorf("%w: restore the store that goes with the keys in %s. If that is lost, move this one away and run `signer init --accept-lost-store` with the same --data or --config", err, cfg.Custody.Dir)
-		case err != nil && !lost:
+			return nil, fmt.Errorf("%w: restore the store that goes with the keys in %s. If that is lost, move this one away and run `signer init --accept-lost-store` with the same --data or --config", err, keysPlace(cfg))
+		case !lost:
 			return nil, err
 		}
 	}
@@ -174,9 +189,11 @@ func openState(ctx context.Context, cfg config.Config, o openOptions) (_ *state,
 	}
 	if s.store == nil {
 		o.store.ID, o.store.Make = d.Store, true
-		if s.store, err = bolt.Open(cfg.Store.Path, o.store); err != nil {
+		store, err := bolt.Open(cfg.Store.Path, o.store)
+		if err != nil {
 			return nil, err
 		}
+		s.store = store
 	}
 	before := d
 	if err := checkAuditHead(ctx, s.store, &d, o.acceptRolledBackStore); err != nil {
@@ -196,6 +213,14 @@ func openState(ctx context.Context, cfg config.Config, o openOptions) (_ *state,
 	}
 	s.deployment = d
 	return s, nil
+}
+
+// keysPlace says where the keys are.
+func keysPlace(cfg config.Config) string {
+	if cfg.Custody.Kind == "vault" {
+		return "Vault under the prefix " + cfg.Custody.Vault.Prefix
+	}
+	return cfg.Custody.Dir
 }
 
 // exists reports whether there is something at path that is not empty.
@@ -222,48 +247,4 @@ type documents struct{ custody.Keyring }
 func (d documents) Load(ctx context.Context, name string) (uint64, []byte, error) {
 	doc, err := d.Keyring.Load(ctx, name)
 	return doc.Revision, doc.Data, err
-}
-
-// InitResult is what Init found or made.
-type InitResult struct {
-	Data           string `json:"data"`
-	AdminTokenFile string `json:"adminTokenFile"`
-	// NewAdminToken: the file's token was made just now.
-	NewAdminToken bool `json:"newAdminToken"`
-	// EnrolmentClosed: every issuer's enrolment is closed, after a store that was lost or went back.
-	EnrolmentClosed bool `json:"enrolmentClosed"`
-	// Note says what needs attention.
-	Note string `json:"note,omitzero"`
-}
-
-// InitOptions are what an operator decides about a deployment's state. The zero
-// value makes what is missing and changes nothing else.
-type InitOptions struct {
-	NewAdminToken         bool // replace the first admin token
-	AcceptLostStore       bool // make an empty store in place of one that is gone
-	AcceptRolledBackStore bool // take a store that is older than custody knows it
-	OpenEnrolment         bool // after either, go back to the configured mode
-}
-
-// Init makes the data folder, custody, the store and the first admin token, as
-// far as they are not there. No signer may be running on them.
-func Init(ctx context.Context, cfg config.Config, o InitOptions) (InitResult, error) {
-	cfg, err := cfg.Complete()
-	if err != nil {
-		return InitResult{}, err
-	}
-	s, err := openState(ctx, cfg, openOptions{
-		newAdminToken: o.NewAdminToken, acceptLostStore: o.AcceptLostStore,
-		acceptRolledBackStore: o.AcceptRolledBackStore, openEnrolment: o.OpenEnrolment,
-	})
-	if err != nil {
-		return InitResult{}, err
-	}
-	return InitResult{
-		Data:            cfg.Data,
-		AdminTokenFile:  adminTokenFile(cfg),
-		NewAdminToken:   s.token == tokenMade,
-		EnrolmentClosed: s.deployment.EnrolmentClosed,
-		Note:            s.token.note(),
-	}, s.close()
 }

@@ -1,8 +1,10 @@
 package server
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -40,7 +42,7 @@ func testConfig(t *testing.T) config.Config {
 
 func open(t *testing.T, c config.Config, o openOptions) (*state, error) {
 	t.Helper()
-	s, err := openState(context.Background(), c, o)
+	s, err := openState(context.Background(), c, o, slog.New(slog.DiscardHandler))
 	if err == nil {
 		t.Cleanup(func() { s.close() })
 	}
@@ -404,5 +406,85 @@ func TestActWithoutCustody(t *testing.T) {
 	d, _, err := loadDeployment(t.Context(), s.state.keyring)
 	if err != nil || d.AuditHead.Seq != 3 {
 		t.Errorf("recorded %+v, %v", d.AuditHead, err)
+	}
+}
+
+// The operators' side of an embedded store: it is well, or the signer would not run;
+// its records can be taken into another one, which is empty.
+func TestEmbeddedState(t *testing.T) {
+	withIssuer := func() config.Config {
+		c := testConfig(t)
+		is := config.DefaultIssuer()
+		is.URL, is.Enrolment = fleetIssuer, "open"
+		c.Issuers = []config.Issuer{is}
+		return c
+	}
+	from := launch(t, withIssuer())
+	content, err := os.ReadFile(from.Info().AdminTokenFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	credential := from.letIn(t, strings.TrimSpace(string(content)))
+	state := from.operators.config.State
+	status, err := state.Status(t.Context())
+	if err != nil || status.Condition != signer.StateOK || status.Store == "" || status.Found != status.Store || status.StoreHead.Seq == 0 {
+		t.Fatalf("%+v, %v", status, err)
+	}
+	var refused *signer.StateError
+	if err := state.AcceptLoss(t.Context(), status.Store, "test", "why not"); !errors.As(err, &refused) || refused.Reason != signer.StateUnsupported {
+		t.Errorf("accepted with %v", err)
+	}
+	var file bytes.Buffer
+	if err := state.Export(t.Context(), &file); err != nil {
+		t.Fatal(err)
+	}
+
+	c := withIssuer()
+	to := launch(t, c)
+	state = to.operators.config.State
+	status, err = state.Status(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := state.Import(t.Context(), bytes.NewReader(file.Bytes()), "test", "another"); !errors.As(err, &refused) || refused.Reason != signer.StateOtherStore {
+		t.Errorf("imported with %v", err)
+	}
+	result, err := state.Import(t.Context(), bytes.NewReader(file.Bytes()), "test", status.Store)
+	if err != nil || result.Store != status.Store || result.EnrolmentClosed {
+		t.Fatalf("%+v, %v", result, err)
+	}
+	to.signs(t, credential)
+	if _, err := state.Import(t.Context(), bytes.NewReader(file.Bytes()), "test", status.Store); !errors.As(err, &refused) || refused.Reason != signer.StateNotEmpty {
+		t.Errorf("imported twice: %v", err)
+	}
+	if err := to.Shutdown(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	launch(t, c).signs(t, credential)
+}
+
+// Enrolment that was closed is opened while the signer runs.
+func TestOpenEnrolmentWhileRunning(t *testing.T) {
+	c := testConfig(t)
+	mustOpen(t, c, openOptions{}).close()
+	if err := os.Remove(c.Store.Path); err != nil {
+		t.Fatal(err)
+	}
+	mustOpen(t, c, openOptions{acceptLostStore: true}).close()
+	s := launch(t, c)
+	if notes := strings.Join(s.Info().Notes, " "); !s.keeper.enrolmentClosed() || !strings.Contains(notes, "enrolment is closed") {
+		t.Errorf("notes: %s", notes)
+	}
+	for range 2 { // the second changes nothing
+		if err := s.operators.config.State.OpenEnrolment(t.Context(), "test"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if s.keeper.enrolmentClosed() {
+		t.Error("enrolment is closed still")
+	}
+	entries, err := s.state.store.Audit(t.Context(), 0, 10)
+	if err != nil || len(entries) != 1 || entries[0].Action != "state.open_enrolment" || entries[0].Actor != "test" {
+		t.Errorf("audit: %+v, %v", entries, err)
 	}
 }

@@ -67,13 +67,20 @@ var (
 	transitionDesc = prometheus.NewDesc("pact_signer_key_transition_timestamp_seconds",
 		"When the current key began to sign (current), and when the next one will, if planned (next).",
 		[]string{"issuer", "key"}, nil)
+	custodyUpDesc = prometheus.NewDesc("pact_signer_custody_up",
+		"1 if custody answers, else 0.", nil, nil)
+	tokenExpiryDesc = prometheus.NewDesc("pact_signer_custody_token_expiry_timestamp_seconds",
+		"When the login to Vault ends unless it is renewed.", nil, nil)
+	storeUpDesc = prometheus.NewDesc("pact_signer_store_up",
+		"1 if the store answers, else 0.", nil, nil)
 )
 
 // collector reads the gauges.
 type collector struct{ s *Server }
 
 func (collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{readyDesc, permitDesc, epochDesc, offsetDesc, revisionDesc, publishedDesc, transitionDesc} {
+	for _, d := range []*prometheus.Desc{readyDesc, permitDesc, epochDesc, offsetDesc, revisionDesc, publishedDesc, transitionDesc,
+		custodyUpDesc, tokenExpiryDesc, storeUpDesc} {
 		ch <- d
 	}
 }
@@ -82,11 +89,12 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
-	ready := 0.0
-	if len(c.s.unready()) == 0 {
-		ready = 1
+	gauge(readyDesc, one(len(c.s.unready()) == 0))
+	gauge(custodyUpDesc, one(c.s.custodyHealth.down() == nil))
+	gauge(storeUpDesc, one(c.s.storeHealth.down() == nil))
+	if at, ok := c.s.tokenExpiry(); ok {
+		gauge(tokenExpiryDesc, float64(at.Unix()))
 	}
-	gauge(readyDesc, ready)
 	permit := c.s.guard.Permit()
 	remaining := 0.0
 	if permit.Valid {
@@ -107,4 +115,11 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 			}
 		}
 	}
+}
+
+func one(yes bool) float64 {
+	if yes {
+		return 1
+	}
+	return 0
 }

@@ -2,6 +2,8 @@ package server
 
 import (
 	"encoding/json"
+	"errors"
+	"io"
 	"net/http"
 )
 
@@ -21,16 +23,34 @@ func (s *Server) opsHandler() http.Handler {
 		if !answer.Ready {
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}
-		_ = json.NewEncoder(w).Encode(answer) // as above
+		writeJSON(w, answer)
 	})
 	return mux
 }
+
+// writeJSON writes a body. A client that has left is not our error.
+func writeJSON(w io.Writer, v any) { _ = json.NewEncoder(w).Encode(v) }
 
 // readiness is the body of /readyz.
 type readiness struct {
 	Ready bool `json:"ready"`
 	// Reasons say what is missing.
 	Reasons []string `json:"reasons,omitempty"`
+}
+
+// explain puts what to do to an error that says that the store is not the one that
+// custody knows.
+func (s *Server) explain(err error) error {
+	var explained *conditionError
+	if s.state.shared == nil || errors.As(err, &explained) {
+		return err
+	}
+	if d, known := s.keeper.current(); known {
+		if c := storeCondition(d, err); c != nil {
+			return c
+		}
+	}
+	return err
 }
 
 // unready tells why this replica should get no traffic; nothing if it should.
@@ -42,7 +62,10 @@ func (s *Server) unready() []string {
 	default:
 	}
 	if err := s.guard.Ready(); err != nil {
-		why = append(why, "kill switch: "+err.Error())
+		why = append(why, "kill switch: "+s.explain(err).Error())
+	}
+	if err := s.custodyDown(); err != nil {
+		why = append(why, err.Error())
 	}
 	for _, is := range s.issuers {
 		if err := is.keys.Ready(); err != nil {

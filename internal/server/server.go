@@ -46,7 +46,7 @@ type Info struct {
 	Admin          string   `json:"admin"`  // URL
 	Ops            string   `json:"ops"`    // URL
 	Issuers        []string `json:"issuers"`
-	AdminTokenFile string   `json:"adminTokenFile"` // absolute
+	AdminTokenFile string   `json:"adminTokenFile"` // absolute; empty where `signer init` wrote none
 	// Notes say what a person should know.
 	Notes []string `json:"-"`
 }
@@ -64,9 +64,13 @@ type Server struct {
 	public, grpc, admin, ops *face
 	issuers                  []issuer
 	state                    *state
+	keeper                   *keeper
 	guard                    *killswitch.Guard
 	service                  *signer.Service
 	info                     Info
+	operators                *adminFace
+	custodyHealth            looks
+	storeHealth              looks
 
 	publicServer, adminServer, opsServer *http.Server
 	grpcServer                           *grpc.Server
@@ -103,7 +107,7 @@ func New(cfg config.Config, o Options) (*Server, error) {
 		cfg:          cfg,
 		version:      o.Version,
 		replica:      cfg.Replica,
-		now:          time.Now,
+		now:          clock(cfg.Development.ClockOffset),
 		switchParams: killswitch.Defaults().Scaled(float64(cfg.Development.TimeScale)),
 		ready:        make(chan struct{}),
 		draining:     make(chan struct{}),
@@ -128,8 +132,15 @@ func New(cfg config.Config, o Options) (*Server, error) {
 	return s, nil
 }
 
-// Start binds the listeners, opens the state, making it if need be, and serves.
-// After an error nothing runs and nothing is open.
+// clock is time.Now, off by a constant. The monotonic reading stays.
+func clock(off time.Duration) func() time.Time {
+	return func() time.Time { return time.Now().Add(off) }
+}
+
+// Start binds the listeners, opens the state and serves. An embedded signer makes
+// its state if need be. With a store that replicas share, neither that nor Vault
+// need be there: everything is answered with 503 until both are, and the store is
+// the one that custody knows. After an error nothing runs and nothing is open.
 func (s *Server) Start(ctx context.Context) error {
 	err := s.start(ctx)
 	if err != nil {
@@ -145,11 +156,9 @@ func (s *Server) start(ctx context.Context) error {
 		return err
 	}
 	s.resolveIssuers()
-	state, err := openState(ctx, s.cfg, openOptions{store: s.storeOptions()})
-	if err != nil {
+	if err := s.open(ctx); err != nil {
 		return err
 	}
-	s.state = state
 	if err := s.keepPort(); err != nil {
 		return err
 	}
@@ -162,6 +171,32 @@ func (s *Server) start(ctx context.Context) error {
 	s.serve()
 	s.serving = true
 	s.report()
+	return nil
+}
+
+// open opens custody and the store.
+func (s *Server) open(ctx context.Context) error {
+	if s.cfg.Embedded() {
+		state, err := openState(ctx, s.cfg, openOptions{store: s.storeOptions()}, s.log)
+		if err != nil {
+			return err
+		}
+		s.state = state
+		s.keeper = &keeper{keyring: state.keyring}
+		_, _, err = s.keeper.refresh(ctx)
+		return err
+	}
+	keyring, err := openKeyring(s.cfg, s.log)
+	if err != nil {
+		return err
+	}
+	s.state = &state{keyring: keyring}
+	store, err := openShared(s.cfg, s.switchParams, s.log)
+	if err != nil {
+		return err
+	}
+	s.state.store, s.state.shared = store, store
+	s.keeper = &keeper{keyring: keyring, expect: store.Expect}
 	return nil
 }
 
@@ -212,6 +247,9 @@ func (s *Server) resolveIssuers() {
 		Ops:            s.ops.url,
 		AdminTokenFile: adminTokenFile(s.cfg),
 	}
+	if _, err := os.Stat(s.info.AdminTokenFile); err != nil && !s.cfg.Embedded() {
+		s.info.AdminTokenFile = ""
+	}
 	for _, c := range s.cfg.Issuers {
 		is := issuer{Issuer: c, url: c.URL, signerURLs: c.SignerURLs}
 		if is.url == "" {
@@ -241,7 +279,15 @@ func (s *Server) run(ctx context.Context) {
 	}
 	keep("kill switch", s.guard.Run)
 	for _, is := range s.issuers {
-		keep("rotation of "+is.url, is.keys.Run)
+		keep("rotation of "+is.url, func(ctx context.Context) error {
+			if !s.cfg.Embedded() {
+				s.startKeysOf(ctx, is)
+			}
+			return is.keys.Run(ctx)
+		})
+	}
+	if !s.cfg.Embedded() || s.cfg.Custody.Kind == "vault" {
+		s.background.Go(func() { s.watchParts(ctx) })
 	}
 	s.background.Go(func() { s.watchReadiness(ctx) })
 }
@@ -271,7 +317,7 @@ func (s *Server) report() {
 	if note := s.state.token.note(); note != "" {
 		s.info.Notes = append(s.info.Notes, note)
 	}
-	if s.state.deployment.EnrolmentClosed {
+	if s.cfg.Embedded() && s.keeper.enrolmentClosed() {
 		s.info.Notes = append(s.info.Notes, "enrolment is closed for every issuer, because the store was lost or went back: who was invalidated is not known any more. `signer init --open-enrolment`, with the same --data or --config, ends that.")
 	}
 	for _, note := range s.info.Notes {
@@ -354,6 +400,26 @@ func (s *Server) drain(ctx context.Context) error {
 	close(s.draining)
 	s.health.Shutdown()
 	s.log.Info("draining")
+	s.stopServing(ctx)
+	s.stop()
+	err := s.stopParts(ctx)
+	select {
+	case <-s.failed:
+		err = errors.Join(s.failure, err)
+	default:
+	}
+	s.log.Info("stopped")
+	return err
+}
+
+// stopServing lets requests finish, and cuts off those that do not in time. Some
+// of the time is for what comes after.
+func (s *Server) stopServing(ctx context.Context) {
+	if deadline, ok := ctx.Deadline(); ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadline(ctx, deadline.Add(-time.Until(deadline)/4))
+		defer cancel()
+	}
 	var serving sync.WaitGroup
 	for _, h := range []*http.Server{s.publicServer, s.adminServer} {
 		serving.Go(func() { s.stopHTTP(ctx, h) })
@@ -372,17 +438,33 @@ func (s *Server) drain(ctx context.Context) error {
 		}
 	})
 	serving.Wait()
-	s.stop()
-	s.stopHTTP(ctx, s.opsServer)
-	s.background.Wait()
-	err := s.release()
+}
+
+// lastWait is how long parts may take to stop once the time for it is up.
+const lastWait = time.Second
+
+var errHung = errors.New("a call to custody or the store did not return: it was left behind")
+
+// stopParts ends the background and closes the state. A call that custody or the
+// store never answers does not hold up the end of the process.
+func (s *Server) stopParts(ctx context.Context) error {
+	done := make(chan error, 1)
+	go func() {
+		s.stopHTTP(ctx, s.opsServer)
+		s.background.Wait()
+		done <- s.release()
+	}()
 	select {
-	case <-s.failed:
-		err = errors.Join(s.failure, err)
-	default:
+	case err := <-done:
+		return err
+	case <-ctx.Done():
 	}
-	s.log.Info("stopped")
-	return err
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(lastWait):
+		return errHung
+	}
 }
 
 func (s *Server) stopHTTP(ctx context.Context, h *http.Server) {

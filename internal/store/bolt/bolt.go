@@ -96,7 +96,7 @@ func (o Options) orDefaults() Options {
 
 // The file's buckets. Keys of records are key(issuer, id).
 var (
-	metaBucket        = []byte("meta")         // format, id, epoch, audit head
+	metaBucket        = []byte("meta")         // format, id, epoch, change, audit head
 	devicesBucket     = []byte("devices")      // by thumbprint: see devices.go
 	signedBucket      = []byte("signed")       // by thumbprint: LastSignedAt
 	unsignedBucket    = []byte("unsigned")     // enrolment time and device key: who may never have signed

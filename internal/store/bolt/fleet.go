@@ -59,7 +59,8 @@ func (s *Store) Beat(ctx context.Context, b killswitch.Beat) (killswitch.Grant, 
 	}
 	g := killswitch.Grant{Time: now, Revisions: make(map[string]uint64)}
 	err := s.view(ctx, func(tx *bbolt.Tx) error {
-		g.Epoch = getUint(tx.Bucket(metaBucket), epochKey)
+		meta := tx.Bucket(metaBucket)
+		g.Epoch, g.Change = getUint(meta, epochKey), string(meta.Get(changeKey))
 		return tx.Bucket(schedulesBucket).ForEach(func(k, v []byte) error {
 			if len(v) >= 8 {
 				g.Revisions[string(k)] = binary.BigEndian.Uint64(v)

@@ -2,6 +2,7 @@ package bolt
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/json"
@@ -18,7 +19,10 @@ import (
 // Entries and resumes are kept under their epoch and the hash of their JSON:
 // what is there is never written again.
 
-var epochKey = []byte("epoch")
+var (
+	epochKey  = []byte("epoch")
+	changeKey = []byte("change") // the random name of the last change
+)
 
 func putContent(b *bbolt.Bucket, epoch uint64, v any) error {
 	data, err := json.Marshal(v)
@@ -43,7 +47,8 @@ func listContent[T any](b *bbolt.Bucket) ([]T, error) {
 }
 
 func switchState(tx *bbolt.Tx) (killswitch.State, error) {
-	s := killswitch.State{Epoch: getUint(tx.Bucket(metaBucket), epochKey)}
+	meta := tx.Bucket(metaBucket)
+	s := killswitch.State{Epoch: getUint(meta, epochKey), Change: string(meta.Get(changeKey))}
 	var err error
 	if s.Entries, err = listContent[killswitch.Entry](tx.Bucket(entriesBucket)); err != nil {
 		return s, err
@@ -64,10 +69,22 @@ func (s *Store) State(ctx context.Context) (killswitch.State, error) {
 
 // nextEpoch moves the epoch on, to floor at least.
 func nextEpoch(tx *bbolt.Tx, floor uint64) (uint64, error) {
-	meta := tx.Bucket(metaBucket)
-	epoch := max(getUint(meta, epochKey)+1, floor)
-	return epoch, putUint(meta, epochKey, epoch)
+	epoch := max(getUint(tx.Bucket(metaBucket), epochKey)+1, floor)
+	return epoch, putEpoch(tx, epoch)
 }
+
+// putEpoch writes the epoch that a change leads to, and names the change.
+func putEpoch(tx *bbolt.Tx, epoch uint64) error {
+	meta := tx.Bucket(metaBucket)
+	if err := meta.Put(changeKey, []byte(rand.Text())); err != nil {
+		return err
+	}
+	return putUint(meta, epochKey, epoch)
+}
+
+// Enforce implements killswitch.Store. The file has one epoch, which Authorize
+// reads in its own transaction.
+func (s *Store) Enforce(context.Context, uint64) error { return nil }
 
 // Kill adds an entry and returns the replicas registered when it was written.
 func (s *Store) Kill(ctx context.Context, e killswitch.Entry, floor uint64, a audit.Entry) (killswitch.Entry, []killswitch.Replica, error) {
@@ -128,6 +145,7 @@ func (s *Store) Merge(ctx context.Context, other killswitch.State) (killswitch.S
 			return err
 		}
 		if state, changed = old.Absorb(other); !changed {
+			state.Change = old.Change
 			return nil
 		}
 		for _, e := range state.Entries {
@@ -140,7 +158,11 @@ func (s *Store) Merge(ctx context.Context, other killswitch.State) (killswitch.S
 				return err
 			}
 		}
-		return putUint(tx.Bucket(metaBucket), epochKey, state.Epoch)
+		if err := putEpoch(tx, state.Epoch); err != nil {
+			return err
+		}
+		state.Change = string(tx.Bucket(metaBucket).Get(changeKey))
+		return nil
 	})
 	if err != nil {
 		return killswitch.State{}, err

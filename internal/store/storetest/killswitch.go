@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/pactsigner/pactsigner/killswitch"
+	"github.com/pactsigner/pactsigner/signer"
 )
 
 var switchCases = []testCase{
@@ -16,6 +17,8 @@ var switchCases = []testCase{
 	{"beats", beats},
 	{"a kill knows who beat before it", killSeesBeats},
 	{"changed", changed},
+	{"changes have names", changeNames},
+	{"enforce", enforce},
 }
 
 func entry(id string, scope killswitch.Scope) killswitch.Entry {
@@ -38,6 +41,13 @@ func (h *harness) state() killswitch.State {
 	return s
 }
 
+// isNow says whether t is the store's time, which may have gone on since.
+func (h *harness) isNow(t time.Time) bool {
+	h.Helper()
+	passed := h.now().Sub(t)
+	return passed >= 0 && passed < 30*time.Second
+}
+
 func (h *harness) wantLive(ids ...string) {
 	h.Helper()
 	live := mapped(h.state().Live(), func(e killswitch.Entry) string { return e.ID })
@@ -54,7 +64,7 @@ func killAndResume(h *harness) {
 	e.Expires = h.now().Add(time.Hour)
 	first, replicas, err := h.Kill(h.ctx, e, 0, act("kill"))
 	h.ok(err)
-	if first.Epoch != 1 || !first.Time.Equal(h.now()) || !first.Expires.Equal(e.Expires) || first.Scope != e.Scope || len(replicas) != 0 {
+	if first.Epoch != 1 || !h.isNow(first.Time) || !first.Expires.Equal(e.Expires) || first.Scope != e.Scope || len(replicas) != 0 {
 		h.Fatalf("kill gave %+v and %v", first, replicas)
 	}
 	second, _, err := h.Kill(h.ctx, entry("two", everything), 10, act("kill"))
@@ -70,7 +80,7 @@ func killAndResume(h *harness) {
 	h.wantLive("one", "two", "three")
 	r, err := h.Resume(h.ctx, killswitch.Resume{ID: "r", Entries: []string{"two", "one"}, Reason: "over", Actor: "tester"}, 11, 20, act("resume"))
 	h.ok(err)
-	if r.Epoch != 20 || !r.Time.Equal(h.now()) {
+	if r.Epoch != 20 || !h.isNow(r.Time) {
 		h.Fatalf("resume gave %+v", r)
 	}
 	h.wantLive("three")
@@ -196,7 +206,7 @@ func merge(h *harness) {
 func beats(h *harness) {
 	g, err := h.Beat(h.ctx, killswitch.Beat{Replica: "a", Version: "v1", Epoch: 0, Revisions: map[string]uint64{issuer: 4}, Ready: true, Time: h.now()})
 	h.ok(err)
-	if g.Epoch != 0 || !g.Time.Equal(h.now()) {
+	if g.Epoch != 0 || !h.isNow(g.Time) {
 		h.Fatalf("granted %+v", g)
 	}
 	h.backend.Advance(4 * time.Second)
@@ -215,7 +225,7 @@ func beats(h *harness) {
 	list, err := h.Replicas(h.ctx, time.Minute)
 	h.ok(err)
 	a := list[0]
-	if a.Version != "v1" || !a.Ready || a.Revisions[issuer] != 4 || h.now().Sub(a.Seen) != 6*time.Second {
+	if a.Version != "v1" || !a.Ready || a.Revisions[issuer] != 4 || !h.isNow(a.Seen.Add(6*time.Second)) {
 		h.Fatalf("replica a is %+v", a)
 	}
 	e, registered, err := h.Kill(h.ctx, entry("one", everything), 0, act("kill"))
@@ -294,4 +304,89 @@ func changed(h *harness) {
 	_, err = h.Merge(h.ctx, killswitch.State{Epoch: 9})
 	h.ok(err)
 	wait("a merge", a)
+}
+
+// changeNames: the name of the last change goes with beats, states and merges, and
+// is another one after each change.
+func changeNames(h *harness) {
+	seen := map[string]bool{}
+	lineage := ""
+	look := func(what string, isNew bool) {
+		h.Helper()
+		g, err := h.Beat(h.ctx, killswitch.Beat{Replica: "a"})
+		h.ok(err)
+		s := h.state()
+		if g.Change != s.Change || g.Epoch != s.Epoch {
+			h.Fatalf("%s: granted change %q of epoch %d, the state has %q of %d", what, g.Change, g.Epoch, s.Change, s.Epoch)
+		}
+		if (g.Change == "") != (g.Epoch == 0) || seen[g.Change] == isNew {
+			h.Fatalf("%s: the change of epoch %d is %q", what, g.Epoch, g.Change)
+		}
+		if len(seen) > 0 && g.Lineage != lineage {
+			h.Fatalf("%s: the lineage is %q, was %q", what, g.Lineage, lineage)
+		}
+		seen[g.Change], lineage = true, g.Lineage
+	}
+	look("at first", true)
+	e, _, err := h.Kill(h.ctx, entry("one", everything), 0, act("kill"))
+	h.ok(err)
+	look("a kill", true)
+	if s := h.state(); !same(s, killswitch.State{Epoch: 1, Entries: []killswitch.Entry{e}}) {
+		h.Fatalf("the kill was told as %+v, and is kept as %+v", e, s.Entries)
+	}
+	look("nothing", false)
+	r := killswitch.Resume{ID: "r", Entries: []string{"one"}, Reason: "over", Actor: "tester"}
+	_, err = h.Resume(h.ctx, r, 99, 0, act("resume"))
+	h.wantIs(err, killswitch.ErrChanged)
+	look("a resume that failed", false)
+	r, err = h.Resume(h.ctx, r, 1, 0, act("resume"))
+	h.ok(err)
+	look("a resume", true)
+	if s := h.state(); !same(s, killswitch.State{Epoch: 2, Entries: []killswitch.Entry{e}, Resumes: []killswitch.Resume{r}}) {
+		h.Fatalf("the resume was told as %+v, and is kept as %+v", r, s.Resumes)
+	}
+	// A kill that was lost is thrown again under its id; both stay if it was not lost.
+	e.Epoch, e.Time = 0, time.Time{}
+	_, _, err = h.Kill(h.ctx, e, 0, act("kill"))
+	h.ok(err)
+	look("a kill again", true)
+	if s := h.state(); len(s.Entries) != 2 {
+		h.Fatalf("of two kills with one id %+v is kept", s.Entries)
+	}
+	for _, isNew := range []bool{true, false} {
+		s, err := h.Merge(h.ctx, killswitch.State{Epoch: 9})
+		h.ok(err)
+		look("a merge", isNew)
+		if !seen[s.Change] || s.Change != h.state().Change {
+			h.Fatalf("a merge answered with change %q, the state has %q", s.Change, h.state().Change)
+		}
+	}
+	_, _, err = h.Kill(h.ctx, entry("two", everything), 40, act("kill"))
+	h.ok(err)
+	look("a kill with a floor", true)
+}
+
+// enforce: nothing is authorised on an older epoch once Enforce has answered.
+func enforce(h *harness) {
+	h.ok(h.Enforce(h.ctx, 0))
+	var calls []signer.Authorization
+	for i := range 20 {
+		thumbprint := fmt.Sprint("device", i)
+		h.enroll(thumbprint)
+		calls = append(calls, h.call(thumbprint))
+	}
+	e, _, err := h.Kill(h.ctx, entry("one", everything), 0, act("kill"))
+	h.ok(err)
+	for range 2 {
+		h.ok(h.Enforce(h.ctx, e.Epoch))
+		for _, call := range calls {
+			_, err := h.Authorize(h.ctx, call)
+			h.wantIs(err, signer.ErrStaleEpoch)
+		}
+	}
+	for _, call := range calls {
+		call.Epoch = e.Epoch
+		_, err := h.Authorize(h.ctx, call)
+		h.ok(err)
+	}
 }

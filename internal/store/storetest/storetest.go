@@ -17,6 +17,7 @@ import (
 // Store is what is tested.
 type Store interface {
 	signer.Store
+	signer.StateStore
 	killswitch.Store
 	Close() error
 }
@@ -25,8 +26,15 @@ type Store interface {
 type Backend struct {
 	// Open opens a store over the data that the last one, which was closed, left.
 	Open func(t testing.TB) Store
+	// OpenSecond opens one more store over the data of one that is open; nil where
+	// that cannot be.
+	OpenSecond func(t testing.TB) Store
 	// Advance moves the store's clock.
 	Advance func(d time.Duration)
+	// Fresh opens a store that records may be imported into, and Adopt lets it serve
+	// once they were. Nil: Open does, and it serves at once.
+	Fresh func(t testing.TB) Store
+	Adopt func(t testing.TB, s Store)
 }
 
 // Run runs all cases, each on a backend of its own.
@@ -38,11 +46,16 @@ func Run(t *testing.T, newBackend func(t testing.TB) Backend) {
 	}{
 		{"Signer", signerCases},
 		{"KillSwitch", switchCases},
+		{"Transfer", transferCases},
+		{"Fleet", fleetCases},
 	} {
 		t.Run(suite.name, func(t *testing.T) {
 			for _, c := range suite.cases {
 				t.Run(c.name, func(t *testing.T) {
-					h := &harness{T: t, backend: newBackend(t), ctx: t.Context()}
+					h := &harness{T: t, backend: newBackend(t), newBackend: newBackend, ctx: t.Context()}
+					if suite.name == "Fleet" && h.backend.OpenSecond == nil {
+						return // one process at a time has the data
+					}
 					h.Store = h.backend.Open(t)
 					t.Cleanup(func() { h.Store.Close() })
 					c.run(h)
@@ -61,9 +74,10 @@ type testCase struct {
 type harness struct {
 	*testing.T
 	Store
-	backend Backend
-	ctx     context.Context
-	jtis    int
+	backend    Backend
+	newBackend func(t testing.TB) Backend
+	ctx        context.Context
+	jtis       int
 }
 
 const (

@@ -72,7 +72,7 @@ func redis() error {
 	}
 	apt, err := exec.LookPath("apt-get")
 	if err != nil || os.Geteuid() != 0 {
-		return fmt.Errorf("Redis is not installed, and only root on a system with apt-get can do it here: install redis-server, redis-sentinel and redis-cli, 6.2 or later (packages %s)", strings.Join(missing, ", "))
+		return fmt.Errorf("no Redis, and only root on a system with apt-get can install it here: install redis-server, redis-sentinel and redis-cli, 6.2 or later (packages %s)", strings.Join(missing, ", "))
 	}
 	for _, args := range [][]string{{"update", "-q"}, append([]string{"install", "-qy", "--no-install-recommends"}, missing...)} {
 		cmd := exec.Command(apt, args...)

@@ -1339,11 +1339,16 @@ type Barrier struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Epoch     uint64                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	Effective bool                   `protobuf:"varint,2,opt,name=effective,proto3" json:"effective,omitempty"`
-	// When it became effective.
+	// When it became effective; before that, when it will be if every silent replica
+	// stays silent and nothing is unsettled.
 	EffectiveAt *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=effective_at,json=effectiveAt,proto3" json:"effective_at,omitempty"`
 	Confirmed   []string               `protobuf:"bytes,4,rep,name=confirmed,proto3" json:"confirmed,omitempty"`
 	// Replicas that have not reported the epoch.
-	Silent        []string `protobuf:"bytes,5,rep,name=silent,proto3" json:"silent,omitempty"`
+	Silent []string `protobuf:"bytes,5,rep,name=silent,proto3" json:"silent,omitempty"`
+	// What the store itself still lacks, whatever replicas report: its copies have not
+	// acknowledged the change, or a part of it cannot be told of the epoch. Empty if
+	// nothing is lacking.
+	Unsettled     string `protobuf:"bytes,6,opt,name=unsettled,proto3" json:"unsettled,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1411,6 +1416,13 @@ func (x *Barrier) GetSilent() []string {
 		return x.Silent
 	}
 	return nil
+}
+
+func (x *Barrier) GetUnsettled() string {
+	if x != nil {
+		return x.Unsettled
+	}
+	return ""
 }
 
 type KillStatusRequest struct {
@@ -3731,6 +3743,623 @@ func (x *VerifyAuditResponse) GetProblem() string {
 	return ""
 }
 
+type GetStateRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetStateRequest) Reset() {
+	*x = GetStateRequest{}
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[54]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetStateRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetStateRequest) ProtoMessage() {}
+
+func (x *GetStateRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[54]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetStateRequest.ProtoReflect.Descriptor instead.
+func (*GetStateRequest) Descriptor() ([]byte, []int) {
+	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{54}
+}
+
+// StoreState is the deployment's store as custody and the store itself tell.
+type StoreState struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// ok, lost, foreign, rolled_back, uninitialised or unknown. In all but ok the
+	// signer answers 503.
+	Condition string `protobuf:"bytes,1,opt,name=condition,proto3" json:"condition,omitempty"`
+	// bolt or redis.
+	Kind string `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
+	// The id that custody knows the store by: what an acceptance names. It is no secret.
+	Store string `protobuf:"bytes,3,opt,name=store,proto3" json:"store,omitempty"`
+	// The id that the store bears; empty if it bears none or cannot be asked.
+	Found string `protobuf:"bytes,4,opt,name=found,proto3" json:"found,omitempty"`
+	// What is wrong; empty if nothing is.
+	Problem string `protobuf:"bytes,5,opt,name=problem,proto3" json:"problem,omitempty"`
+	// What to do about it.
+	Remedy string `protobuf:"bytes,6,opt,name=remedy,proto3" json:"remedy,omitempty"`
+	// The newest audit entry that custody recorded.
+	CustodyHead *AuditHead `protobuf:"bytes,7,opt,name=custody_head,json=custodyHead,proto3" json:"custody_head,omitempty"`
+	// The newest audit entry that the store has.
+	StoreHead *AuditHead `protobuf:"bytes,8,opt,name=store_head,json=storeHead,proto3" json:"store_head,omitempty"`
+	// Every issuer's enrolment is closed, since a store was lost or went back, until
+	// OpenEnrolment.
+	EnrolmentClosed bool `protobuf:"varint,9,opt,name=enrolment_closed,json=enrolmentClosed,proto3" json:"enrolment_closed,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *StoreState) Reset() {
+	*x = StoreState{}
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[55]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StoreState) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StoreState) ProtoMessage() {}
+
+func (x *StoreState) ProtoReflect() protoreflect.Message {
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[55]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StoreState.ProtoReflect.Descriptor instead.
+func (*StoreState) Descriptor() ([]byte, []int) {
+	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{55}
+}
+
+func (x *StoreState) GetCondition() string {
+	if x != nil {
+		return x.Condition
+	}
+	return ""
+}
+
+func (x *StoreState) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *StoreState) GetStore() string {
+	if x != nil {
+		return x.Store
+	}
+	return ""
+}
+
+func (x *StoreState) GetFound() string {
+	if x != nil {
+		return x.Found
+	}
+	return ""
+}
+
+func (x *StoreState) GetProblem() string {
+	if x != nil {
+		return x.Problem
+	}
+	return ""
+}
+
+func (x *StoreState) GetRemedy() string {
+	if x != nil {
+		return x.Remedy
+	}
+	return ""
+}
+
+func (x *StoreState) GetCustodyHead() *AuditHead {
+	if x != nil {
+		return x.CustodyHead
+	}
+	return nil
+}
+
+func (x *StoreState) GetStoreHead() *AuditHead {
+	if x != nil {
+		return x.StoreHead
+	}
+	return nil
+}
+
+func (x *StoreState) GetEnrolmentClosed() bool {
+	if x != nil {
+		return x.EnrolmentClosed
+	}
+	return false
+}
+
+// AuditHead names one entry of the audit log.
+type AuditHead struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Seq           uint64                 `protobuf:"varint,1,opt,name=seq,proto3" json:"seq,omitempty"`
+	Hash          string                 `protobuf:"bytes,2,opt,name=hash,proto3" json:"hash,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AuditHead) Reset() {
+	*x = AuditHead{}
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[56]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AuditHead) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AuditHead) ProtoMessage() {}
+
+func (x *AuditHead) ProtoReflect() protoreflect.Message {
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[56]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AuditHead.ProtoReflect.Descriptor instead.
+func (*AuditHead) Descriptor() ([]byte, []int) {
+	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{56}
+}
+
+func (x *AuditHead) GetSeq() uint64 {
+	if x != nil {
+		return x.Seq
+	}
+	return 0
+}
+
+func (x *AuditHead) GetHash() string {
+	if x != nil {
+		return x.Hash
+	}
+	return ""
+}
+
+type ExportStateRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExportStateRequest) Reset() {
+	*x = ExportStateRequest{}
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[57]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExportStateRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExportStateRequest) ProtoMessage() {}
+
+func (x *ExportStateRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[57]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExportStateRequest.ProtoReflect.Descriptor instead.
+func (*ExportStateRequest) Descriptor() ([]byte, []int) {
+	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{57}
+}
+
+type ExportStateResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The next bytes of the file.
+	Data          []byte `protobuf:"bytes,1,opt,name=data,proto3" json:"data,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExportStateResponse) Reset() {
+	*x = ExportStateResponse{}
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[58]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExportStateResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExportStateResponse) ProtoMessage() {}
+
+func (x *ExportStateResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[58]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExportStateResponse.ProtoReflect.Descriptor instead.
+func (*ExportStateResponse) Descriptor() ([]byte, []int) {
+	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{58}
+}
+
+func (x *ExportStateResponse) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+type ImportStateRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// In the first message only: gives up the store of this id, which custody knows.
+	// Empty: the store must be empty.
+	AcceptStore string `protobuf:"bytes,1,opt,name=accept_store,json=acceptStore,proto3" json:"accept_store,omitempty"`
+	// The next bytes of the file.
+	Data          []byte `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ImportStateRequest) Reset() {
+	*x = ImportStateRequest{}
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[59]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ImportStateRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ImportStateRequest) ProtoMessage() {}
+
+func (x *ImportStateRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[59]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ImportStateRequest.ProtoReflect.Descriptor instead.
+func (*ImportStateRequest) Descriptor() ([]byte, []int) {
+	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{59}
+}
+
+func (x *ImportStateRequest) GetAcceptStore() string {
+	if x != nil {
+		return x.AcceptStore
+	}
+	return ""
+}
+
+func (x *ImportStateRequest) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+type ImportStateResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The id that the store has from now on.
+	Store   string        `protobuf:"bytes,1,opt,name=store,proto3" json:"store,omitempty"`
+	Content *StateContent `protobuf:"bytes,2,opt,name=content,proto3" json:"content,omitempty"`
+	// An import that gave up what custody knew of the store has closed enrolment.
+	EnrolmentClosed bool `protobuf:"varint,3,opt,name=enrolment_closed,json=enrolmentClosed,proto3" json:"enrolment_closed,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *ImportStateResponse) Reset() {
+	*x = ImportStateResponse{}
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[60]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ImportStateResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ImportStateResponse) ProtoMessage() {}
+
+func (x *ImportStateResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[60]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ImportStateResponse.ProtoReflect.Descriptor instead.
+func (*ImportStateResponse) Descriptor() ([]byte, []int) {
+	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{60}
+}
+
+func (x *ImportStateResponse) GetStore() string {
+	if x != nil {
+		return x.Store
+	}
+	return ""
+}
+
+func (x *ImportStateResponse) GetContent() *StateContent {
+	if x != nil {
+		return x.Content
+	}
+	return nil
+}
+
+func (x *ImportStateResponse) GetEnrolmentClosed() bool {
+	if x != nil {
+		return x.EnrolmentClosed
+	}
+	return false
+}
+
+// StateContent is what a state file holds.
+type StateContent struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The store that it was exported from, and when.
+	Store      string                 `protobuf:"bytes,1,opt,name=store,proto3" json:"store,omitempty"`
+	ExportedAt *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=exported_at,json=exportedAt,proto3" json:"exported_at,omitempty"`
+	Records    uint64                 `protobuf:"varint,3,opt,name=records,proto3" json:"records,omitempty"`
+	// Hex SHA-256 of the file without its last line, which holds it.
+	Sha256           string `protobuf:"bytes,4,opt,name=sha256,proto3" json:"sha256,omitempty"`
+	Devices          uint64 `protobuf:"varint,5,opt,name=devices,proto3" json:"devices,omitempty"`
+	Credentials      uint64 `protobuf:"varint,6,opt,name=credentials,proto3" json:"credentials,omitempty"`
+	EnrollmentTokens uint64 `protobuf:"varint,7,opt,name=enrollment_tokens,json=enrollmentTokens,proto3" json:"enrollment_tokens,omitempty"`
+	Audiences        uint64 `protobuf:"varint,8,opt,name=audiences,proto3" json:"audiences,omitempty"`
+	// Entries of the kill switch, lifted ones included.
+	Kills         uint64 `protobuf:"varint,9,opt,name=kills,proto3" json:"kills,omitempty"`
+	AuditEntries  uint64 `protobuf:"varint,10,opt,name=audit_entries,json=auditEntries,proto3" json:"audit_entries,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StateContent) Reset() {
+	*x = StateContent{}
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[61]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StateContent) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StateContent) ProtoMessage() {}
+
+func (x *StateContent) ProtoReflect() protoreflect.Message {
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[61]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StateContent.ProtoReflect.Descriptor instead.
+func (*StateContent) Descriptor() ([]byte, []int) {
+	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{61}
+}
+
+func (x *StateContent) GetStore() string {
+	if x != nil {
+		return x.Store
+	}
+	return ""
+}
+
+func (x *StateContent) GetExportedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ExportedAt
+	}
+	return nil
+}
+
+func (x *StateContent) GetRecords() uint64 {
+	if x != nil {
+		return x.Records
+	}
+	return 0
+}
+
+func (x *StateContent) GetSha256() string {
+	if x != nil {
+		return x.Sha256
+	}
+	return ""
+}
+
+func (x *StateContent) GetDevices() uint64 {
+	if x != nil {
+		return x.Devices
+	}
+	return 0
+}
+
+func (x *StateContent) GetCredentials() uint64 {
+	if x != nil {
+		return x.Credentials
+	}
+	return 0
+}
+
+func (x *StateContent) GetEnrollmentTokens() uint64 {
+	if x != nil {
+		return x.EnrollmentTokens
+	}
+	return 0
+}
+
+func (x *StateContent) GetAudiences() uint64 {
+	if x != nil {
+		return x.Audiences
+	}
+	return 0
+}
+
+func (x *StateContent) GetKills() uint64 {
+	if x != nil {
+		return x.Kills
+	}
+	return 0
+}
+
+func (x *StateContent) GetAuditEntries() uint64 {
+	if x != nil {
+		return x.AuditEntries
+	}
+	return 0
+}
+
+type AcceptLossRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The id of the store to give up, as GetState tells it. Required.
+	Store string `protobuf:"bytes,1,opt,name=store,proto3" json:"store,omitempty"`
+	// Required.
+	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AcceptLossRequest) Reset() {
+	*x = AcceptLossRequest{}
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[62]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AcceptLossRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AcceptLossRequest) ProtoMessage() {}
+
+func (x *AcceptLossRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[62]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AcceptLossRequest.ProtoReflect.Descriptor instead.
+func (*AcceptLossRequest) Descriptor() ([]byte, []int) {
+	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{62}
+}
+
+func (x *AcceptLossRequest) GetStore() string {
+	if x != nil {
+		return x.Store
+	}
+	return ""
+}
+
+func (x *AcceptLossRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+type OpenEnrolmentRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OpenEnrolmentRequest) Reset() {
+	*x = OpenEnrolmentRequest{}
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[63]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OpenEnrolmentRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OpenEnrolmentRequest) ProtoMessage() {}
+
+func (x *OpenEnrolmentRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[63]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OpenEnrolmentRequest.ProtoReflect.Descriptor instead.
+func (*OpenEnrolmentRequest) Descriptor() ([]byte, []int) {
+	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{63}
+}
+
 var File_pact_signer_v1_admin_proto protoreflect.FileDescriptor
 
 const file_pact_signer_v1_admin_proto_rawDesc = "" +
@@ -3843,13 +4472,14 @@ const file_pact_signer_v1_admin_proto_rawDesc = "" +
 	"\x05notes\x18\x05 \x03(\tR\x05notes\x12#\n" +
 	"\rnot_withdrawn\x18\x06 \x03(\tR\fnotWithdrawn\"'\n" +
 	"\x0fWaitKillRequest\x12\x14\n" +
-	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\"\xb2\x01\n" +
+	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\"\xd0\x01\n" +
 	"\aBarrier\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x1c\n" +
 	"\teffective\x18\x02 \x01(\bR\teffective\x12=\n" +
 	"\feffective_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\veffectiveAt\x12\x1c\n" +
 	"\tconfirmed\x18\x04 \x03(\tR\tconfirmed\x12\x16\n" +
-	"\x06silent\x18\x05 \x03(\tR\x06silent\"-\n" +
+	"\x06silent\x18\x05 \x03(\tR\x06silent\x12\x1c\n" +
+	"\tunsettled\x18\x06 \x01(\tR\tunsettled\"-\n" +
 	"\x11KillStatusRequest\x12\x18\n" +
 	"\ahistory\x18\x01 \x01(\bR\ahistory\"\x95\x01\n" +
 	"\x12KillStatusResponse\x12\x14\n" +
@@ -4046,7 +4676,50 @@ const file_pact_signer_v1_admin_proto_rawDesc = "" +
 	"\aentries\x18\x02 \x01(\x04R\aentries\x12\x12\n" +
 	"\x04head\x18\x03 \x01(\tR\x04head\x12\x1b\n" +
 	"\tfirst_bad\x18\x04 \x01(\x04R\bfirstBad\x12\x18\n" +
-	"\aproblem\x18\x05 \x01(\tR\aproblem2\xef\x10\n" +
+	"\aproblem\x18\x05 \x01(\tR\aproblem\"\x11\n" +
+	"\x0fGetStateRequest\"\xbf\x02\n" +
+	"\n" +
+	"StoreState\x12\x1c\n" +
+	"\tcondition\x18\x01 \x01(\tR\tcondition\x12\x12\n" +
+	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x14\n" +
+	"\x05store\x18\x03 \x01(\tR\x05store\x12\x14\n" +
+	"\x05found\x18\x04 \x01(\tR\x05found\x12\x18\n" +
+	"\aproblem\x18\x05 \x01(\tR\aproblem\x12\x16\n" +
+	"\x06remedy\x18\x06 \x01(\tR\x06remedy\x12<\n" +
+	"\fcustody_head\x18\a \x01(\v2\x19.pact.signer.v1.AuditHeadR\vcustodyHead\x128\n" +
+	"\n" +
+	"store_head\x18\b \x01(\v2\x19.pact.signer.v1.AuditHeadR\tstoreHead\x12)\n" +
+	"\x10enrolment_closed\x18\t \x01(\bR\x0fenrolmentClosed\"1\n" +
+	"\tAuditHead\x12\x10\n" +
+	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x12\n" +
+	"\x04hash\x18\x02 \x01(\tR\x04hash\"\x14\n" +
+	"\x12ExportStateRequest\")\n" +
+	"\x13ExportStateResponse\x12\x12\n" +
+	"\x04data\x18\x01 \x01(\fR\x04data\"K\n" +
+	"\x12ImportStateRequest\x12!\n" +
+	"\faccept_store\x18\x01 \x01(\tR\vacceptStore\x12\x12\n" +
+	"\x04data\x18\x02 \x01(\fR\x04data\"\x8e\x01\n" +
+	"\x13ImportStateResponse\x12\x14\n" +
+	"\x05store\x18\x01 \x01(\tR\x05store\x126\n" +
+	"\acontent\x18\x02 \x01(\v2\x1c.pact.signer.v1.StateContentR\acontent\x12)\n" +
+	"\x10enrolment_closed\x18\x03 \x01(\bR\x0fenrolmentClosed\"\xd5\x02\n" +
+	"\fStateContent\x12\x14\n" +
+	"\x05store\x18\x01 \x01(\tR\x05store\x12;\n" +
+	"\vexported_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"exportedAt\x12\x18\n" +
+	"\arecords\x18\x03 \x01(\x04R\arecords\x12\x16\n" +
+	"\x06sha256\x18\x04 \x01(\tR\x06sha256\x12\x18\n" +
+	"\adevices\x18\x05 \x01(\x04R\adevices\x12 \n" +
+	"\vcredentials\x18\x06 \x01(\x04R\vcredentials\x12+\n" +
+	"\x11enrollment_tokens\x18\a \x01(\x04R\x10enrollmentTokens\x12\x1c\n" +
+	"\taudiences\x18\b \x01(\x04R\taudiences\x12\x14\n" +
+	"\x05kills\x18\t \x01(\x04R\x05kills\x12#\n" +
+	"\raudit_entries\x18\n" +
+	" \x01(\x04R\fauditEntries\"A\n" +
+	"\x11AcceptLossRequest\x12\x14\n" +
+	"\x05store\x18\x01 \x01(\tR\x05store\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\"\x16\n" +
+	"\x14OpenEnrolmentRequest2\x8c\x14\n" +
 	"\fAdminService\x12V\n" +
 	"\vFleetStatus\x12\".pact.signer.v1.FleetStatusRequest\x1a#.pact.signer.v1.FleetStatusResponse\x12M\n" +
 	"\bListKeys\x12\x1f.pact.signer.v1.ListKeysRequest\x1a .pact.signer.v1.ListKeysResponse\x12P\n" +
@@ -4072,7 +4745,13 @@ const file_pact_signer_v1_admin_proto_rawDesc = "" +
 	"\x14ListEnrollmentTokens\x12+.pact.signer.v1.ListEnrollmentTokensRequest\x1a,.pact.signer.v1.ListEnrollmentTokensResponse\x12f\n" +
 	"\x15RevokeEnrollmentToken\x12,.pact.signer.v1.RevokeEnrollmentTokenRequest\x1a\x1f.pact.signer.v1.EnrollmentToken\x12P\n" +
 	"\tListAudit\x12 .pact.signer.v1.ListAuditRequest\x1a!.pact.signer.v1.ListAuditResponse\x12V\n" +
-	"\vVerifyAudit\x12\".pact.signer.v1.VerifyAuditRequest\x1a#.pact.signer.v1.VerifyAuditResponseB@Z>github.com/pactsigner/pactsigner/proto/pact/signer/v1;signerv1b\x06proto3"
+	"\vVerifyAudit\x12\".pact.signer.v1.VerifyAuditRequest\x1a#.pact.signer.v1.VerifyAuditResponse\x12G\n" +
+	"\bGetState\x12\x1f.pact.signer.v1.GetStateRequest\x1a\x1a.pact.signer.v1.StoreState\x12X\n" +
+	"\vExportState\x12\".pact.signer.v1.ExportStateRequest\x1a#.pact.signer.v1.ExportStateResponse0\x01\x12X\n" +
+	"\vImportState\x12\".pact.signer.v1.ImportStateRequest\x1a#.pact.signer.v1.ImportStateResponse(\x01\x12K\n" +
+	"\n" +
+	"AcceptLoss\x12!.pact.signer.v1.AcceptLossRequest\x1a\x1a.pact.signer.v1.StoreState\x12Q\n" +
+	"\rOpenEnrolment\x12$.pact.signer.v1.OpenEnrolmentRequest\x1a\x1a.pact.signer.v1.StoreStateB@Z>github.com/pactsigner/pactsigner/proto/pact/signer/v1;signerv1b\x06proto3"
 
 var (
 	file_pact_signer_v1_admin_proto_rawDescOnce sync.Once
@@ -4086,7 +4765,7 @@ func file_pact_signer_v1_admin_proto_rawDescGZIP() []byte {
 	return file_pact_signer_v1_admin_proto_rawDescData
 }
 
-var file_pact_signer_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 56)
+var file_pact_signer_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 66)
 var file_pact_signer_v1_admin_proto_goTypes = []any{
 	(*FleetStatusRequest)(nil),            // 0: pact.signer.v1.FleetStatusRequest
 	(*FleetStatusResponse)(nil),           // 1: pact.signer.v1.FleetStatusResponse
@@ -4142,116 +4821,140 @@ var file_pact_signer_v1_admin_proto_goTypes = []any{
 	(*ListAuditResponse)(nil),             // 51: pact.signer.v1.ListAuditResponse
 	(*VerifyAuditRequest)(nil),            // 52: pact.signer.v1.VerifyAuditRequest
 	(*VerifyAuditResponse)(nil),           // 53: pact.signer.v1.VerifyAuditResponse
-	nil,                                   // 54: pact.signer.v1.Replica.RevisionsEntry
-	nil,                                   // 55: pact.signer.v1.AuditEntry.DetailEntry
-	(*timestamppb.Timestamp)(nil),         // 56: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),           // 57: google.protobuf.Duration
+	(*GetStateRequest)(nil),               // 54: pact.signer.v1.GetStateRequest
+	(*StoreState)(nil),                    // 55: pact.signer.v1.StoreState
+	(*AuditHead)(nil),                     // 56: pact.signer.v1.AuditHead
+	(*ExportStateRequest)(nil),            // 57: pact.signer.v1.ExportStateRequest
+	(*ExportStateResponse)(nil),           // 58: pact.signer.v1.ExportStateResponse
+	(*ImportStateRequest)(nil),            // 59: pact.signer.v1.ImportStateRequest
+	(*ImportStateResponse)(nil),           // 60: pact.signer.v1.ImportStateResponse
+	(*StateContent)(nil),                  // 61: pact.signer.v1.StateContent
+	(*AcceptLossRequest)(nil),             // 62: pact.signer.v1.AcceptLossRequest
+	(*OpenEnrolmentRequest)(nil),          // 63: pact.signer.v1.OpenEnrolmentRequest
+	nil,                                   // 64: pact.signer.v1.Replica.RevisionsEntry
+	nil,                                   // 65: pact.signer.v1.AuditEntry.DetailEntry
+	(*timestamppb.Timestamp)(nil),         // 66: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),           // 67: google.protobuf.Duration
 }
 var file_pact_signer_v1_admin_proto_depIdxs = []int32{
 	2,  // 0: pact.signer.v1.FleetStatusResponse.issuers:type_name -> pact.signer.v1.IssuerStatus
 	3,  // 1: pact.signer.v1.FleetStatusResponse.replicas:type_name -> pact.signer.v1.Replica
 	13, // 2: pact.signer.v1.FleetStatusResponse.kills:type_name -> pact.signer.v1.KillEntry
-	56, // 3: pact.signer.v1.FleetStatusResponse.time:type_name -> google.protobuf.Timestamp
-	57, // 4: pact.signer.v1.IssuerStatus.token_ttl:type_name -> google.protobuf.Duration
-	56, // 5: pact.signer.v1.IssuerStatus.next_sign_at:type_name -> google.protobuf.Timestamp
-	56, // 6: pact.signer.v1.Replica.seen:type_name -> google.protobuf.Timestamp
-	54, // 7: pact.signer.v1.Replica.revisions:type_name -> pact.signer.v1.Replica.RevisionsEntry
-	57, // 8: pact.signer.v1.Replica.clock_offset:type_name -> google.protobuf.Duration
+	66, // 3: pact.signer.v1.FleetStatusResponse.time:type_name -> google.protobuf.Timestamp
+	67, // 4: pact.signer.v1.IssuerStatus.token_ttl:type_name -> google.protobuf.Duration
+	66, // 5: pact.signer.v1.IssuerStatus.next_sign_at:type_name -> google.protobuf.Timestamp
+	66, // 6: pact.signer.v1.Replica.seen:type_name -> google.protobuf.Timestamp
+	64, // 7: pact.signer.v1.Replica.revisions:type_name -> pact.signer.v1.Replica.RevisionsEntry
+	67, // 8: pact.signer.v1.Replica.clock_offset:type_name -> google.protobuf.Duration
 	6,  // 9: pact.signer.v1.ListKeysResponse.keys:type_name -> pact.signer.v1.Key
-	56, // 10: pact.signer.v1.Key.publish_at:type_name -> google.protobuf.Timestamp
-	56, // 11: pact.signer.v1.Key.sign_at:type_name -> google.protobuf.Timestamp
-	56, // 12: pact.signer.v1.Key.retire_at:type_name -> google.protobuf.Timestamp
-	56, // 13: pact.signer.v1.Key.remove_at:type_name -> google.protobuf.Timestamp
-	56, // 14: pact.signer.v1.Key.revoked_at:type_name -> google.protobuf.Timestamp
+	66, // 10: pact.signer.v1.Key.publish_at:type_name -> google.protobuf.Timestamp
+	66, // 11: pact.signer.v1.Key.sign_at:type_name -> google.protobuf.Timestamp
+	66, // 12: pact.signer.v1.Key.retire_at:type_name -> google.protobuf.Timestamp
+	66, // 13: pact.signer.v1.Key.remove_at:type_name -> google.protobuf.Timestamp
+	66, // 14: pact.signer.v1.Key.revoked_at:type_name -> google.protobuf.Timestamp
 	11, // 15: pact.signer.v1.RotateKeyResponse.timeline:type_name -> pact.signer.v1.TimelineEvent
-	56, // 16: pact.signer.v1.TimelineEvent.time:type_name -> google.protobuf.Timestamp
+	66, // 16: pact.signer.v1.TimelineEvent.time:type_name -> google.protobuf.Timestamp
 	12, // 17: pact.signer.v1.KillEntry.scope:type_name -> pact.signer.v1.Scope
-	56, // 18: pact.signer.v1.KillEntry.time:type_name -> google.protobuf.Timestamp
-	56, // 19: pact.signer.v1.KillEntry.expires:type_name -> google.protobuf.Timestamp
+	66, // 18: pact.signer.v1.KillEntry.time:type_name -> google.protobuf.Timestamp
+	66, // 19: pact.signer.v1.KillEntry.expires:type_name -> google.protobuf.Timestamp
 	12, // 20: pact.signer.v1.KillRequest.scope:type_name -> pact.signer.v1.Scope
-	57, // 21: pact.signer.v1.KillRequest.for:type_name -> google.protobuf.Duration
+	67, // 21: pact.signer.v1.KillRequest.for:type_name -> google.protobuf.Duration
 	13, // 22: pact.signer.v1.KillResponse.entry:type_name -> pact.signer.v1.KillEntry
-	56, // 23: pact.signer.v1.KillResponse.tokens_accepted_until:type_name -> google.protobuf.Timestamp
-	56, // 24: pact.signer.v1.Barrier.effective_at:type_name -> google.protobuf.Timestamp
+	66, // 23: pact.signer.v1.KillResponse.tokens_accepted_until:type_name -> google.protobuf.Timestamp
+	66, // 24: pact.signer.v1.Barrier.effective_at:type_name -> google.protobuf.Timestamp
 	13, // 25: pact.signer.v1.KillStatusResponse.entries:type_name -> pact.signer.v1.KillEntry
 	20, // 26: pact.signer.v1.KillStatusResponse.resumes:type_name -> pact.signer.v1.KillResume
-	56, // 27: pact.signer.v1.KillResume.time:type_name -> google.protobuf.Timestamp
+	66, // 27: pact.signer.v1.KillResume.time:type_name -> google.protobuf.Timestamp
 	12, // 28: pact.signer.v1.ResumeRequest.scope:type_name -> pact.signer.v1.Scope
-	56, // 29: pact.signer.v1.Device.enrolled_at:type_name -> google.protobuf.Timestamp
-	56, // 30: pact.signer.v1.Device.last_signed_at:type_name -> google.protobuf.Timestamp
-	56, // 31: pact.signer.v1.Device.invalidated_at:type_name -> google.protobuf.Timestamp
+	66, // 29: pact.signer.v1.Device.enrolled_at:type_name -> google.protobuf.Timestamp
+	66, // 30: pact.signer.v1.Device.last_signed_at:type_name -> google.protobuf.Timestamp
+	66, // 31: pact.signer.v1.Device.invalidated_at:type_name -> google.protobuf.Timestamp
 	23, // 32: pact.signer.v1.ListDevicesResponse.devices:type_name -> pact.signer.v1.Device
-	56, // 33: pact.signer.v1.Credential.created_at:type_name -> google.protobuf.Timestamp
-	56, // 34: pact.signer.v1.Credential.expires_at:type_name -> google.protobuf.Timestamp
-	56, // 35: pact.signer.v1.Credential.revoked_at:type_name -> google.protobuf.Timestamp
-	56, // 36: pact.signer.v1.Credential.rotated_at:type_name -> google.protobuf.Timestamp
-	57, // 37: pact.signer.v1.CreateCredentialRequest.expires_in:type_name -> google.protobuf.Duration
+	66, // 33: pact.signer.v1.Credential.created_at:type_name -> google.protobuf.Timestamp
+	66, // 34: pact.signer.v1.Credential.expires_at:type_name -> google.protobuf.Timestamp
+	66, // 35: pact.signer.v1.Credential.revoked_at:type_name -> google.protobuf.Timestamp
+	66, // 36: pact.signer.v1.Credential.rotated_at:type_name -> google.protobuf.Timestamp
+	67, // 37: pact.signer.v1.CreateCredentialRequest.expires_in:type_name -> google.protobuf.Duration
 	28, // 38: pact.signer.v1.CreateCredentialResponse.info:type_name -> pact.signer.v1.Credential
 	28, // 39: pact.signer.v1.ListCredentialsResponse.credentials:type_name -> pact.signer.v1.Credential
-	57, // 40: pact.signer.v1.RotateCredentialRequest.expires_in:type_name -> google.protobuf.Duration
-	56, // 41: pact.signer.v1.Audience.set_at:type_name -> google.protobuf.Timestamp
+	67, // 40: pact.signer.v1.RotateCredentialRequest.expires_in:type_name -> google.protobuf.Duration
+	66, // 41: pact.signer.v1.Audience.set_at:type_name -> google.protobuf.Timestamp
 	35, // 42: pact.signer.v1.ListAudiencesResponse.audiences:type_name -> pact.signer.v1.Audience
-	56, // 43: pact.signer.v1.EnrollmentToken.created_at:type_name -> google.protobuf.Timestamp
-	56, // 44: pact.signer.v1.EnrollmentToken.expires_at:type_name -> google.protobuf.Timestamp
-	57, // 45: pact.signer.v1.CreateEnrollmentTokenRequest.expires_in:type_name -> google.protobuf.Duration
+	66, // 43: pact.signer.v1.EnrollmentToken.created_at:type_name -> google.protobuf.Timestamp
+	66, // 44: pact.signer.v1.EnrollmentToken.expires_at:type_name -> google.protobuf.Timestamp
+	67, // 45: pact.signer.v1.CreateEnrollmentTokenRequest.expires_in:type_name -> google.protobuf.Duration
 	43, // 46: pact.signer.v1.CreateEnrollmentTokenResponse.info:type_name -> pact.signer.v1.EnrollmentToken
 	43, // 47: pact.signer.v1.ListEnrollmentTokensResponse.tokens:type_name -> pact.signer.v1.EnrollmentToken
-	56, // 48: pact.signer.v1.AuditEntry.time:type_name -> google.protobuf.Timestamp
-	55, // 49: pact.signer.v1.AuditEntry.detail:type_name -> pact.signer.v1.AuditEntry.DetailEntry
+	66, // 48: pact.signer.v1.AuditEntry.time:type_name -> google.protobuf.Timestamp
+	65, // 49: pact.signer.v1.AuditEntry.detail:type_name -> pact.signer.v1.AuditEntry.DetailEntry
 	49, // 50: pact.signer.v1.ListAuditResponse.entries:type_name -> pact.signer.v1.AuditEntry
-	0,  // 51: pact.signer.v1.AdminService.FleetStatus:input_type -> pact.signer.v1.FleetStatusRequest
-	4,  // 52: pact.signer.v1.AdminService.ListKeys:input_type -> pact.signer.v1.ListKeysRequest
-	7,  // 53: pact.signer.v1.AdminService.GetKeySet:input_type -> pact.signer.v1.GetKeySetRequest
-	9,  // 54: pact.signer.v1.AdminService.RotateKey:input_type -> pact.signer.v1.RotateKeyRequest
-	14, // 55: pact.signer.v1.AdminService.Kill:input_type -> pact.signer.v1.KillRequest
-	16, // 56: pact.signer.v1.AdminService.WaitKill:input_type -> pact.signer.v1.WaitKillRequest
-	18, // 57: pact.signer.v1.AdminService.KillStatus:input_type -> pact.signer.v1.KillStatusRequest
-	21, // 58: pact.signer.v1.AdminService.Resume:input_type -> pact.signer.v1.ResumeRequest
-	24, // 59: pact.signer.v1.AdminService.ListDevices:input_type -> pact.signer.v1.ListDevicesRequest
-	26, // 60: pact.signer.v1.AdminService.GetDevice:input_type -> pact.signer.v1.GetDeviceRequest
-	27, // 61: pact.signer.v1.AdminService.InvalidateDevice:input_type -> pact.signer.v1.InvalidateDeviceRequest
-	29, // 62: pact.signer.v1.AdminService.CreateCredential:input_type -> pact.signer.v1.CreateCredentialRequest
-	31, // 63: pact.signer.v1.AdminService.ListCredentials:input_type -> pact.signer.v1.ListCredentialsRequest
-	33, // 64: pact.signer.v1.AdminService.RotateCredential:input_type -> pact.signer.v1.RotateCredentialRequest
-	34, // 65: pact.signer.v1.AdminService.RevokeCredential:input_type -> pact.signer.v1.RevokeCredentialRequest
-	36, // 66: pact.signer.v1.AdminService.ListAudiences:input_type -> pact.signer.v1.ListAudiencesRequest
-	38, // 67: pact.signer.v1.AdminService.SetAudience:input_type -> pact.signer.v1.SetAudienceRequest
-	39, // 68: pact.signer.v1.AdminService.RemoveAudience:input_type -> pact.signer.v1.RemoveAudienceRequest
-	41, // 69: pact.signer.v1.AdminService.RegisterProvider:input_type -> pact.signer.v1.RegisterProviderRequest
-	44, // 70: pact.signer.v1.AdminService.CreateEnrollmentToken:input_type -> pact.signer.v1.CreateEnrollmentTokenRequest
-	46, // 71: pact.signer.v1.AdminService.ListEnrollmentTokens:input_type -> pact.signer.v1.ListEnrollmentTokensRequest
-	48, // 72: pact.signer.v1.AdminService.RevokeEnrollmentToken:input_type -> pact.signer.v1.RevokeEnrollmentTokenRequest
-	50, // 73: pact.signer.v1.AdminService.ListAudit:input_type -> pact.signer.v1.ListAuditRequest
-	52, // 74: pact.signer.v1.AdminService.VerifyAudit:input_type -> pact.signer.v1.VerifyAuditRequest
-	1,  // 75: pact.signer.v1.AdminService.FleetStatus:output_type -> pact.signer.v1.FleetStatusResponse
-	5,  // 76: pact.signer.v1.AdminService.ListKeys:output_type -> pact.signer.v1.ListKeysResponse
-	8,  // 77: pact.signer.v1.AdminService.GetKeySet:output_type -> pact.signer.v1.GetKeySetResponse
-	10, // 78: pact.signer.v1.AdminService.RotateKey:output_type -> pact.signer.v1.RotateKeyResponse
-	15, // 79: pact.signer.v1.AdminService.Kill:output_type -> pact.signer.v1.KillResponse
-	17, // 80: pact.signer.v1.AdminService.WaitKill:output_type -> pact.signer.v1.Barrier
-	19, // 81: pact.signer.v1.AdminService.KillStatus:output_type -> pact.signer.v1.KillStatusResponse
-	22, // 82: pact.signer.v1.AdminService.Resume:output_type -> pact.signer.v1.ResumeResponse
-	25, // 83: pact.signer.v1.AdminService.ListDevices:output_type -> pact.signer.v1.ListDevicesResponse
-	23, // 84: pact.signer.v1.AdminService.GetDevice:output_type -> pact.signer.v1.Device
-	23, // 85: pact.signer.v1.AdminService.InvalidateDevice:output_type -> pact.signer.v1.Device
-	30, // 86: pact.signer.v1.AdminService.CreateCredential:output_type -> pact.signer.v1.CreateCredentialResponse
-	32, // 87: pact.signer.v1.AdminService.ListCredentials:output_type -> pact.signer.v1.ListCredentialsResponse
-	30, // 88: pact.signer.v1.AdminService.RotateCredential:output_type -> pact.signer.v1.CreateCredentialResponse
-	28, // 89: pact.signer.v1.AdminService.RevokeCredential:output_type -> pact.signer.v1.Credential
-	37, // 90: pact.signer.v1.AdminService.ListAudiences:output_type -> pact.signer.v1.ListAudiencesResponse
-	35, // 91: pact.signer.v1.AdminService.SetAudience:output_type -> pact.signer.v1.Audience
-	40, // 92: pact.signer.v1.AdminService.RemoveAudience:output_type -> pact.signer.v1.RemoveAudienceResponse
-	42, // 93: pact.signer.v1.AdminService.RegisterProvider:output_type -> pact.signer.v1.RegisterProviderResponse
-	45, // 94: pact.signer.v1.AdminService.CreateEnrollmentToken:output_type -> pact.signer.v1.CreateEnrollmentTokenResponse
-	47, // 95: pact.signer.v1.AdminService.ListEnrollmentTokens:output_type -> pact.signer.v1.ListEnrollmentTokensResponse
-	43, // 96: pact.signer.v1.AdminService.RevokeEnrollmentToken:output_type -> pact.signer.v1.EnrollmentToken
-	51, // 97: pact.signer.v1.AdminService.ListAudit:output_type -> pact.signer.v1.ListAuditResponse
-	53, // 98: pact.signer.v1.AdminService.VerifyAudit:output_type -> pact.signer.v1.VerifyAuditResponse
-	75, // [75:99] is the sub-list for method output_type
-	51, // [51:75] is the sub-list for method input_type
-	51, // [51:51] is the sub-list for extension type_name
-	51, // [51:51] is the sub-list for extension extendee
-	0,  // [0:51] is the sub-list for field type_name
+	56, // 51: pact.signer.v1.StoreState.custody_head:type_name -> pact.signer.v1.AuditHead
+	56, // 52: pact.signer.v1.StoreState.store_head:type_name -> pact.signer.v1.AuditHead
+	61, // 53: pact.signer.v1.ImportStateResponse.content:type_name -> pact.signer.v1.StateContent
+	66, // 54: pact.signer.v1.StateContent.exported_at:type_name -> google.protobuf.Timestamp
+	0,  // 55: pact.signer.v1.AdminService.FleetStatus:input_type -> pact.signer.v1.FleetStatusRequest
+	4,  // 56: pact.signer.v1.AdminService.ListKeys:input_type -> pact.signer.v1.ListKeysRequest
+	7,  // 57: pact.signer.v1.AdminService.GetKeySet:input_type -> pact.signer.v1.GetKeySetRequest
+	9,  // 58: pact.signer.v1.AdminService.RotateKey:input_type -> pact.signer.v1.RotateKeyRequest
+	14, // 59: pact.signer.v1.AdminService.Kill:input_type -> pact.signer.v1.KillRequest
+	16, // 60: pact.signer.v1.AdminService.WaitKill:input_type -> pact.signer.v1.WaitKillRequest
+	18, // 61: pact.signer.v1.AdminService.KillStatus:input_type -> pact.signer.v1.KillStatusRequest
+	21, // 62: pact.signer.v1.AdminService.Resume:input_type -> pact.signer.v1.ResumeRequest
+	24, // 63: pact.signer.v1.AdminService.ListDevices:input_type -> pact.signer.v1.ListDevicesRequest
+	26, // 64: pact.signer.v1.AdminService.GetDevice:input_type -> pact.signer.v1.GetDeviceRequest
+	27, // 65: pact.signer.v1.AdminService.InvalidateDevice:input_type -> pact.signer.v1.InvalidateDeviceRequest
+	29, // 66: pact.signer.v1.AdminService.CreateCredential:input_type -> pact.signer.v1.CreateCredentialRequest
+	31, // 67: pact.signer.v1.AdminService.ListCredentials:input_type -> pact.signer.v1.ListCredentialsRequest
+	33, // 68: pact.signer.v1.AdminService.RotateCredential:input_type -> pact.signer.v1.RotateCredentialRequest
+	34, // 69: pact.signer.v1.AdminService.RevokeCredential:input_type -> pact.signer.v1.RevokeCredentialRequest
+	36, // 70: pact.signer.v1.AdminService.ListAudiences:input_type -> pact.signer.v1.ListAudiencesRequest
+	38, // 71: pact.signer.v1.AdminService.SetAudience:input_type -> pact.signer.v1.SetAudienceRequest
+	39, // 72: pact.signer.v1.AdminService.RemoveAudience:input_type -> pact.signer.v1.RemoveAudienceRequest
+	41, // 73: pact.signer.v1.AdminService.RegisterProvider:input_type -> pact.signer.v1.RegisterProviderRequest
+	44, // 74: pact.signer.v1.AdminService.CreateEnrollmentToken:input_type -> pact.signer.v1.CreateEnrollmentTokenRequest
+	46, // 75: pact.signer.v1.AdminService.ListEnrollmentTokens:input_type -> pact.signer.v1.ListEnrollmentTokensRequest
+	48, // 76: pact.signer.v1.AdminService.RevokeEnrollmentToken:input_type -> pact.signer.v1.RevokeEnrollmentTokenRequest
+	50, // 77: pact.signer.v1.AdminService.ListAudit:input_type -> pact.signer.v1.ListAuditRequest
+	52, // 78: pact.signer.v1.AdminService.VerifyAudit:input_type -> pact.signer.v1.VerifyAuditRequest
+	54, // 79: pact.signer.v1.AdminService.GetState:input_type -> pact.signer.v1.GetStateRequest
+	57, // 80: pact.signer.v1.AdminService.ExportState:input_type -> pact.signer.v1.ExportStateRequest
+	59, // 81: pact.signer.v1.AdminService.ImportState:input_type -> pact.signer.v1.ImportStateRequest
+	62, // 82: pact.signer.v1.AdminService.AcceptLoss:input_type -> pact.signer.v1.AcceptLossRequest
+	63, // 83: pact.signer.v1.AdminService.OpenEnrolment:input_type -> pact.signer.v1.OpenEnrolmentRequest
+	1,  // 84: pact.signer.v1.AdminService.FleetStatus:output_type -> pact.signer.v1.FleetStatusResponse
+	5,  // 85: pact.signer.v1.AdminService.ListKeys:output_type -> pact.signer.v1.ListKeysResponse
+	8,  // 86: pact.signer.v1.AdminService.GetKeySet:output_type -> pact.signer.v1.GetKeySetResponse
+	10, // 87: pact.signer.v1.AdminService.RotateKey:output_type -> pact.signer.v1.RotateKeyResponse
+	15, // 88: pact.signer.v1.AdminService.Kill:output_type -> pact.signer.v1.KillResponse
+	17, // 89: pact.signer.v1.AdminService.WaitKill:output_type -> pact.signer.v1.Barrier
+	19, // 90: pact.signer.v1.AdminService.KillStatus:output_type -> pact.signer.v1.KillStatusResponse
+	22, // 91: pact.signer.v1.AdminService.Resume:output_type -> pact.signer.v1.ResumeResponse
+	25, // 92: pact.signer.v1.AdminService.ListDevices:output_type -> pact.signer.v1.ListDevicesResponse
+	23, // 93: pact.signer.v1.AdminService.GetDevice:output_type -> pact.signer.v1.Device
+	23, // 94: pact.signer.v1.AdminService.InvalidateDevice:output_type -> pact.signer.v1.Device
+	30, // 95: pact.signer.v1.AdminService.CreateCredential:output_type -> pact.signer.v1.CreateCredentialResponse
+	32, // 96: pact.signer.v1.AdminService.ListCredentials:output_type -> pact.signer.v1.ListCredentialsResponse
+	30, // 97: pact.signer.v1.AdminService.RotateCredential:output_type -> pact.signer.v1.CreateCredentialResponse
+	28, // 98: pact.signer.v1.AdminService.RevokeCredential:output_type -> pact.signer.v1.Credential
+	37, // 99: pact.signer.v1.AdminService.ListAudiences:output_type -> pact.signer.v1.ListAudiencesResponse
+	35, // 100: pact.signer.v1.AdminService.SetAudience:output_type -> pact.signer.v1.Audience
+	40, // 101: pact.signer.v1.AdminService.RemoveAudience:output_type -> pact.signer.v1.RemoveAudienceResponse
+	42, // 102: pact.signer.v1.AdminService.RegisterProvider:output_type -> pact.signer.v1.RegisterProviderResponse
+	45, // 103: pact.signer.v1.AdminService.CreateEnrollmentToken:output_type -> pact.signer.v1.CreateEnrollmentTokenResponse
+	47, // 104: pact.signer.v1.AdminService.ListEnrollmentTokens:output_type -> pact.signer.v1.ListEnrollmentTokensResponse
+	43, // 105: pact.signer.v1.AdminService.RevokeEnrollmentToken:output_type -> pact.signer.v1.EnrollmentToken
+	51, // 106: pact.signer.v1.AdminService.ListAudit:output_type -> pact.signer.v1.ListAuditResponse
+	53, // 107: pact.signer.v1.AdminService.VerifyAudit:output_type -> pact.signer.v1.VerifyAuditResponse
+	55, // 108: pact.signer.v1.AdminService.GetState:output_type -> pact.signer.v1.StoreState
+	58, // 109: pact.signer.v1.AdminService.ExportState:output_type -> pact.signer.v1.ExportStateResponse
+	60, // 110: pact.signer.v1.AdminService.ImportState:output_type -> pact.signer.v1.ImportStateResponse
+	55, // 111: pact.signer.v1.AdminService.AcceptLoss:output_type -> pact.signer.v1.StoreState
+	55, // 112: pact.signer.v1.AdminService.OpenEnrolment:output_type -> pact.signer.v1.StoreState
+	84, // [84:113] is the sub-list for method output_type
+	55, // [55:84] is the sub-list for method input_type
+	55, // [55:55] is the sub-list for extension type_name
+	55, // [55:55] is the sub-list for extension extendee
+	0,  // [0:55] is the sub-list for field type_name
 }
 
 func init() { file_pact_signer_v1_admin_proto_init() }
@@ -4265,7 +4968,7 @@ func file_pact_signer_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_pact_signer_v1_admin_proto_rawDesc), len(file_pact_signer_v1_admin_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   56,
+			NumMessages:   66,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -45,6 +45,11 @@ const (
 	AdminService_RevokeEnrollmentToken_FullMethodName = "/pact.signer.v1.AdminService/RevokeEnrollmentToken"
 	AdminService_ListAudit_FullMethodName             = "/pact.signer.v1.AdminService/ListAudit"
 	AdminService_VerifyAudit_FullMethodName           = "/pact.signer.v1.AdminService/VerifyAudit"
+	AdminService_GetState_FullMethodName              = "/pact.signer.v1.AdminService/GetState"
+	AdminService_ExportState_FullMethodName           = "/pact.signer.v1.AdminService/ExportState"
+	AdminService_ImportState_FullMethodName           = "/pact.signer.v1.AdminService/ImportState"
+	AdminService_AcceptLoss_FullMethodName            = "/pact.signer.v1.AdminService/AcceptLoss"
+	AdminService_OpenEnrolment_FullMethodName         = "/pact.signer.v1.AdminService/OpenEnrolment"
 )
 
 // AdminServiceClient is the client API for AdminService service.
@@ -119,6 +124,24 @@ type AdminServiceClient interface {
 	ListAudit(ctx context.Context, in *ListAuditRequest, opts ...grpc.CallOption) (*ListAuditResponse, error)
 	// VerifyAudit walks the hash chain of the whole log. viewer.
 	VerifyAudit(ctx context.Context, in *VerifyAuditRequest, opts ...grpc.CallOption) (*VerifyAuditResponse, error)
+	// GetState tells how the store is, seen from what custody knows of it, and what
+	// to do if it is not well. It answers also when nothing else does. viewer.
+	GetState(ctx context.Context, in *GetStateRequest, opts ...grpc.CallOption) (*StoreState, error)
+	// ExportState streams a state file: the store's whole content, without secrets
+	// but with personal data. A stream that ends without an error is whole; the
+	// file's last line says so too. On REST each line of the body is one JSON object
+	// {"result": ExportStateResponse} or {"error": Status}. admin.
+	ExportState(ctx context.Context, in *ExportStateRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ExportStateResponse], error)
+	// ImportState puts a state file into a store that is empty, or whose loss is
+	// accepted by name. The file is checked as a whole before anything is written, and
+	// nothing is visible before all of it is. It may be repeated after any failure.
+	// gRPC only. admin.
+	ImportState(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[ImportStateRequest, ImportStateResponse], error)
+	// AcceptLoss gives up a store that is lost, foreign or rolled back. Enrolment
+	// closes. admin.
+	AcceptLoss(ctx context.Context, in *AcceptLossRequest, opts ...grpc.CallOption) (*StoreState, error)
+	// OpenEnrolment lets devices enrol again after a loss was accepted. admin.
+	OpenEnrolment(ctx context.Context, in *OpenEnrolmentRequest, opts ...grpc.CallOption) (*StoreState, error)
 }
 
 type adminServiceClient struct {
@@ -378,6 +401,68 @@ func (c *adminServiceClient) VerifyAudit(ctx context.Context, in *VerifyAuditReq
 	return out, nil
 }
 
+func (c *adminServiceClient) GetState(ctx context.Context, in *GetStateRequest, opts ...grpc.CallOption) (*StoreState, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(StoreState)
+	err := c.cc.Invoke(ctx, AdminService_GetState_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) ExportState(ctx context.Context, in *ExportStateRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ExportStateResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &AdminService_ServiceDesc.Streams[1], AdminService_ExportState_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[ExportStateRequest, ExportStateResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AdminService_ExportStateClient = grpc.ServerStreamingClient[ExportStateResponse]
+
+func (c *adminServiceClient) ImportState(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[ImportStateRequest, ImportStateResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &AdminService_ServiceDesc.Streams[2], AdminService_ImportState_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[ImportStateRequest, ImportStateResponse]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AdminService_ImportStateClient = grpc.ClientStreamingClient[ImportStateRequest, ImportStateResponse]
+
+func (c *adminServiceClient) AcceptLoss(ctx context.Context, in *AcceptLossRequest, opts ...grpc.CallOption) (*StoreState, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(StoreState)
+	err := c.cc.Invoke(ctx, AdminService_AcceptLoss_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) OpenEnrolment(ctx context.Context, in *OpenEnrolmentRequest, opts ...grpc.CallOption) (*StoreState, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(StoreState)
+	err := c.cc.Invoke(ctx, AdminService_OpenEnrolment_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // AdminServiceServer is the server API for AdminService service.
 // All implementations must embed UnimplementedAdminServiceServer
 // for forward compatibility.
@@ -450,6 +535,24 @@ type AdminServiceServer interface {
 	ListAudit(context.Context, *ListAuditRequest) (*ListAuditResponse, error)
 	// VerifyAudit walks the hash chain of the whole log. viewer.
 	VerifyAudit(context.Context, *VerifyAuditRequest) (*VerifyAuditResponse, error)
+	// GetState tells how the store is, seen from what custody knows of it, and what
+	// to do if it is not well. It answers also when nothing else does. viewer.
+	GetState(context.Context, *GetStateRequest) (*StoreState, error)
+	// ExportState streams a state file: the store's whole content, without secrets
+	// but with personal data. A stream that ends without an error is whole; the
+	// file's last line says so too. On REST each line of the body is one JSON object
+	// {"result": ExportStateResponse} or {"error": Status}. admin.
+	ExportState(*ExportStateRequest, grpc.ServerStreamingServer[ExportStateResponse]) error
+	// ImportState puts a state file into a store that is empty, or whose loss is
+	// accepted by name. The file is checked as a whole before anything is written, and
+	// nothing is visible before all of it is. It may be repeated after any failure.
+	// gRPC only. admin.
+	ImportState(grpc.ClientStreamingServer[ImportStateRequest, ImportStateResponse]) error
+	// AcceptLoss gives up a store that is lost, foreign or rolled back. Enrolment
+	// closes. admin.
+	AcceptLoss(context.Context, *AcceptLossRequest) (*StoreState, error)
+	// OpenEnrolment lets devices enrol again after a loss was accepted. admin.
+	OpenEnrolment(context.Context, *OpenEnrolmentRequest) (*StoreState, error)
 	mustEmbedUnimplementedAdminServiceServer()
 }
 
@@ -531,6 +634,21 @@ func (UnimplementedAdminServiceServer) ListAudit(context.Context, *ListAuditRequ
 }
 func (UnimplementedAdminServiceServer) VerifyAudit(context.Context, *VerifyAuditRequest) (*VerifyAuditResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method VerifyAudit not implemented")
+}
+func (UnimplementedAdminServiceServer) GetState(context.Context, *GetStateRequest) (*StoreState, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetState not implemented")
+}
+func (UnimplementedAdminServiceServer) ExportState(*ExportStateRequest, grpc.ServerStreamingServer[ExportStateResponse]) error {
+	return status.Error(codes.Unimplemented, "method ExportState not implemented")
+}
+func (UnimplementedAdminServiceServer) ImportState(grpc.ClientStreamingServer[ImportStateRequest, ImportStateResponse]) error {
+	return status.Error(codes.Unimplemented, "method ImportState not implemented")
+}
+func (UnimplementedAdminServiceServer) AcceptLoss(context.Context, *AcceptLossRequest) (*StoreState, error) {
+	return nil, status.Error(codes.Unimplemented, "method AcceptLoss not implemented")
+}
+func (UnimplementedAdminServiceServer) OpenEnrolment(context.Context, *OpenEnrolmentRequest) (*StoreState, error) {
+	return nil, status.Error(codes.Unimplemented, "method OpenEnrolment not implemented")
 }
 func (UnimplementedAdminServiceServer) mustEmbedUnimplementedAdminServiceServer() {}
 func (UnimplementedAdminServiceServer) testEmbeddedByValue()                      {}
@@ -978,6 +1096,78 @@ func _AdminService_VerifyAudit_Handler(srv interface{}, ctx context.Context, dec
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdminService_GetState_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetStateRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).GetState(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_GetState_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).GetState(ctx, req.(*GetStateRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_ExportState_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(ExportStateRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(AdminServiceServer).ExportState(m, &grpc.GenericServerStream[ExportStateRequest, ExportStateResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AdminService_ExportStateServer = grpc.ServerStreamingServer[ExportStateResponse]
+
+func _AdminService_ImportState_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(AdminServiceServer).ImportState(&grpc.GenericServerStream[ImportStateRequest, ImportStateResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AdminService_ImportStateServer = grpc.ClientStreamingServer[ImportStateRequest, ImportStateResponse]
+
+func _AdminService_AcceptLoss_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AcceptLossRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).AcceptLoss(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_AcceptLoss_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).AcceptLoss(ctx, req.(*AcceptLossRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_OpenEnrolment_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(OpenEnrolmentRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).OpenEnrolment(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_OpenEnrolment_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).OpenEnrolment(ctx, req.(*OpenEnrolmentRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // AdminService_ServiceDesc is the grpc.ServiceDesc for AdminService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -1077,12 +1267,34 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 			MethodName: "VerifyAudit",
 			Handler:    _AdminService_VerifyAudit_Handler,
 		},
+		{
+			MethodName: "GetState",
+			Handler:    _AdminService_GetState_Handler,
+		},
+		{
+			MethodName: "AcceptLoss",
+			Handler:    _AdminService_AcceptLoss_Handler,
+		},
+		{
+			MethodName: "OpenEnrolment",
+			Handler:    _AdminService_OpenEnrolment_Handler,
+		},
 	},
 	Streams: []grpc.StreamDesc{
 		{
 			StreamName:    "WaitKill",
 			Handler:       _AdminService_WaitKill_Handler,
 			ServerStreams: true,
+		},
+		{
+			StreamName:    "ExportState",
+			Handler:       _AdminService_ExportState_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "ImportState",
+			Handler:       _AdminService_ImportState_Handler,
+			ClientStreams: true,
 		},
 	},
 	Metadata: "pact/signer/v1/admin.proto",

@@ -1,0 +1,142 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"filippo.io/age"
+
+	"github.com/pactsigner/pactsigner/custody/vault"
+	"github.com/pactsigner/pactsigner/test/servers"
+)
+
+// vaultOperator is somebody who prepares a Vault with the command line.
+type vaultOperator struct {
+	config, backup, identity, secretID string
+	recipient                          string
+}
+
+func newVaultOperator(t *testing.T, v *servers.Vault) vaultOperator {
+	t.Helper()
+	t.Setenv("VAULT_ADDR", v.Addr)
+	t.Setenv("VAULT_TOKEN", v.RootToken)
+	identity, err := age.GenerateX25519Identity()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	o := vaultOperator{
+		config: filepath.Join(dir, "signer.yaml"), backup: filepath.Join(dir, "subject.backup"), identity: filepath.Join(dir, "offline.key"),
+		secretID: filepath.Join(dir, "secret-id"), recipient: identity.Recipient().String(),
+	}
+	for file, content := range map[string]string{
+		o.identity: identity.String() + "\n",
+		o.config: `custody:
+  kind: vault
+  vault:
+    addresses: ["` + v.Addr + `"]
+    prefix: mine
+    auth: {method: approle, roleIdFile: ` + filepath.Join(dir, "role-id") + `, secretIdFile: ` + o.secretID + `}
+`,
+	} {
+		if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return o
+}
+
+func TestVaultCommands(t *testing.T) {
+	v := servers.StartVault(t, servers.VaultOptions{})
+	o := newVaultOperator(t, v)
+
+	code, out, errs := run(t, nil, "vault", "check", "--config", o.config)
+	if code != exitFailure || !strings.Contains(out, "problem  login") || !strings.Contains(out, "fix: ") || !strings.Contains(errs, "are problems") {
+		t.Errorf("check of a Vault that nobody prepared: %d\n%s%s", code, out, errs)
+	}
+	code, out, errs = run(t, nil, "vault", "bootstrap", "--config", o.config, "--with-role")
+	if code != exitFailure || !strings.Contains(errs, "say where its backup goes") || !strings.Contains(out, "made") {
+		t.Errorf("bootstrap without a backup: %d\n%s%s", code, out, errs)
+	}
+	bootstrap := []string{"vault", "bootstrap", "--config", o.config, "--backup", o.backup, "--backup-to", o.recipient, "--with-role"}
+	code, out, errs = run(t, nil, bootstrap...)
+	if code != exitOK || !strings.Contains(out, "made   subject key mine-subject") || !strings.Contains(out, "Check value") || errs != "" {
+		t.Fatalf("bootstrap: %d\n%s%s", code, out, errs)
+	}
+	secretID, err := os.ReadFile(o.secretID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(out, strings.TrimSpace(string(secretID))) || strings.Contains(out, v.RootToken) {
+		t.Errorf("a secret is printed:\n%s", out)
+	}
+	code, out, _ = run(t, nil, append(bootstrap, "-o", "json")...)
+	var result vault.BootstrapResult
+	if err := json.Unmarshal([]byte(out), &result); err != nil || code != exitOK || result.SubjectCheck == "" || result.RoleID == "" {
+		t.Errorf("bootstrap as JSON: %d, %v\n%s", code, err, out)
+	}
+
+	code, out, errs = run(t, nil, "vault", "check", "--config", o.config)
+	if code != exitOK || strings.Contains(out, "problem") || strings.Contains(out, "warning") {
+		t.Errorf("check: %d\n%s%s", code, out, errs)
+	}
+	code, out, _ = run(t, nil, "vault", "check", "--config", o.config, "-o", "json")
+	var checked struct{ Findings []vault.Finding }
+	if err := json.Unmarshal([]byte(out), &checked); err != nil || code != exitOK || len(checked.Findings) < 8 {
+		t.Errorf("check as JSON: %d, %v\n%s", code, err, out)
+	}
+	if out, err := v.Client().Sys().GetPolicyWithContext(context.Background(), "mine"); err != nil {
+		t.Error(err)
+	} else if _, printed, _ := run(t, nil, "vault", "policy", "--config", o.config); printed != out {
+		t.Errorf("the policy in Vault is not what is printed:\n%s", printed)
+	}
+
+	fresh := servers.StartVault(t, servers.VaultOptions{})
+	t.Setenv("VAULT_ADDR", fresh.Addr)
+	t.Setenv("VAULT_TOKEN", fresh.RootToken)
+	code, out, errs = run(t, nil, "vault", "bootstrap", "--config", o.config, "--restore-subject-key", o.backup, "--identity", o.identity)
+	if code != exitOK || !strings.Contains(out, "restored  subject key") || !strings.Contains(out, result.SubjectCheck) {
+		t.Errorf("restore: %d\n%s%s", code, out, errs)
+	}
+}
+
+func TestVaultUsage(t *testing.T) {
+	t.Setenv("VAULT_ADDR", "")
+	t.Setenv("VAULT_TOKEN", "")
+	notIdentity := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(notIdentity, []byte("AGE-SECRET-KEY-1hunter2\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	address := "--set=custody.vault.addresses.0=http://127.0.0.1:1"
+	approle := []string{"--set=custody.kind=vault", address, "--set=custody.vault.auth.method=approle",
+		"--set=custody.vault.auth.roleIdFile=/r", "--set=custody.vault.auth.secretIdFile=/s"}
+	for name, c := range map[string]struct {
+		args []string
+		says string
+	}{
+		"a word that is no command":   {[]string{"vault", "bootsrap"}, `unknown command "bootsrap"`},
+		"check without Vault":         {[]string{"vault", "check"}, "custody.kind is local"},
+		"no address":                  {[]string{"vault", "bootstrap"}, "VAULT_ADDR"},
+		"no token":                    {append([]string{"vault", "bootstrap"}, approle...), "VAULT_TOKEN"},
+		"a backup for nobody":         {[]string{"vault", "bootstrap", "--backup", "f"}, "backup-to"},
+		"a backup for a wrong one":    {[]string{"vault", "bootstrap", "--backup", "f", "--backup-to", "age1nobody"}, "--backup-to"},
+		"no identity":                 {[]string{"vault", "bootstrap", "--restore-subject-key", "f"}, "identity"},
+		"a file without an identity":  {[]string{"vault", "bootstrap", "--restore-subject-key", "f", "--identity", notIdentity}, "holds no age identity"},
+		"a role for no method":        {[]string{"vault", "bootstrap", "--with-role"}, "custody.vault.auth.method"},
+		"a prefix that Vault refuses": {[]string{"vault", "policy", "--set", "custody.vault.prefix=a*"}, "prefix"},
+	} {
+		code, _, errs := run(t, nil, c.args...)
+		if code != exitUsage || !strings.Contains(errs, c.says) || strings.Contains(errs, "hunter2") {
+			t.Errorf("%s: %d, %s", name, code, errs)
+		}
+	}
+	code, out, _ := run(t, nil, "vault", "policy", "-o", "json", "--set", "custody.vault.wrapped=true")
+	var policy struct{ Policy string }
+	if err := json.Unmarshal([]byte(out), &policy); err != nil || code != exitOK || !strings.Contains(policy.Policy, "decrypt") {
+		t.Errorf("policy as JSON: %d, %v\n%s", code, err, out)
+	}
+}

@@ -1,0 +1,206 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// lanes lets the calls of signs share connections and system calls. A lane takes
+// all that wait, up to a batch, sends them in one pipeline and answers them. There
+// are a few lanes to each server, so that the next batch gathers while others are
+// on their way; a call that finds a lane free waits for nobody. With 64 callers
+// that is twice the calls of a connection for each (BenchmarkAuthorize).
+type lanes struct {
+	store *Store
+	mu    sync.RWMutex
+	to    map[*redis.Client]chan *call
+	quit  chan struct{}
+	once  sync.Once
+	done  sync.WaitGroup
+}
+
+const (
+	lanesPerNode = 3
+	laneBatch    = 64
+	laneQueue    = 1024
+)
+
+// call is one run of a script in a lane.
+type call struct {
+	script *script
+	cmd    *redis.Cmd
+	state  atomic.Int32  // waiting, taken or left
+	done   chan struct{} // receives once when cmd has its reply
+}
+
+const (
+	waiting = iota
+	taken
+	left
+)
+
+func (l *lanes) start(s *Store) {
+	l.store, l.to, l.quit = s, make(map[*redis.Client]chan *call), make(chan struct{})
+}
+
+func (l *lanes) stop() {
+	l.once.Do(func() { close(l.quit) })
+	l.done.Wait()
+}
+
+// queue returns the queue of a server's lanes.
+func (l *lanes) queue(n *redis.Client) (chan *call, error) {
+	l.mu.RLock()
+	q := l.to[n]
+	l.mu.RUnlock()
+	if q != nil {
+		return q, nil
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	select {
+	case <-l.quit:
+		return nil, ErrClosed
+	default:
+	}
+	if q = l.to[n]; q == nil {
+		q = make(chan *call, laneQueue)
+		l.to[n] = q
+		for range lanesPerNode {
+			l.done.Go(func() { l.drive(n, q) })
+		}
+	}
+	return q, nil
+}
+
+// do runs one script in a slot and returns its reply. The call leaves with its
+// context; if it was sent by then, what it does stands.
+func (l *lanes) do(ctx context.Context, slot string, sc *script, cmd *redis.Cmd) (string, error) {
+	if err := ctx.Err(); err != nil {
+		return "", err
+	}
+	for round := 1; ; round++ {
+		n, err := l.store.node(ctx, slot)
+		if err != nil {
+			return "", err
+		}
+		q, err := l.queue(n)
+		if err != nil {
+			return "", err
+		}
+		c := &call{script: sc, cmd: cmd, done: make(chan struct{}, 1)}
+		select {
+		case q <- c:
+		default:
+			return "", ErrBusy
+		}
+		select {
+		case <-c.done:
+		case <-ctx.Done():
+			c.state.CompareAndSwap(waiting, left)
+			return "", ctx.Err()
+		case <-l.quit:
+			return "", ErrClosed
+		}
+		text, err := cmd.Text()
+		if err == nil {
+			return text, nil
+		}
+		if notRun(err) != moved || round == maxRounds {
+			return "", mapped(err)
+		}
+		l.store.lost()
+		if err := pause(ctx, 100*time.Millisecond); err != nil {
+			return "", err
+		}
+		cmd = redis.NewCmd(ctx, cmd.Args()...)
+	}
+}
+
+func (l *lanes) drive(n *redis.Client, q chan *call) {
+	batch := make([]*call, 0, laneBatch)
+	for {
+		select {
+		case <-l.quit:
+			return
+		case c := <-q:
+			batch = append(batch[:0], c)
+		}
+		// Who is about to ask is let go first, for as long as more do; when nobody
+		// is, that takes no time.
+		for before := 0; before < len(batch) && len(batch) < cap(batch); {
+			before = len(batch)
+			runtime.Gosched()
+			batch = take(q, batch)
+		}
+		l.send(n, batch)
+		clear(batch)
+	}
+}
+
+// take appends the calls that wait, as far as there is room.
+func take(q chan *call, batch []*call) []*call {
+	for len(batch) < cap(batch) {
+		select {
+		case c := <-q:
+			batch = append(batch, c)
+		default:
+			return batch
+		}
+	}
+	return batch
+}
+
+// send runs the calls in one pipeline, and in a second one those whose script the
+// server did not know.
+func (l *lanes) send(n *redis.Client, batch []*call) {
+	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
+	defer cancel()
+	pipe := n.Pipeline()
+	live := batch[:0]
+	for _, c := range batch {
+		if c.state.CompareAndSwap(waiting, taken) {
+			live = append(live, c)
+			_ = pipe.Process(ctx, c.cmd)
+		}
+	}
+	if len(live) == 0 {
+		return
+	}
+	_, err := pipe.Exec(ctx)
+	if err != nil && !isReply(err) {
+		l.store.lost()
+	}
+	var again []*call
+	for _, c := range live {
+		if notRun(c.cmd.Err()) == noScript {
+			again = append(again, c)
+		} else {
+			c.done <- struct{}{}
+		}
+	}
+	if len(again) == 0 {
+		return
+	}
+	loaded := make(map[*script]error)
+	pipe = n.Pipeline()
+	for _, c := range again {
+		if _, known := loaded[c.script]; !known {
+			loaded[c.script] = n.ScriptLoad(ctx, c.script.text).Err()
+		}
+		c.cmd.SetErr(errors.Join(loaded[c.script]))
+		if loaded[c.script] == nil {
+			_ = pipe.Process(ctx, c.cmd)
+		}
+	}
+	_, _ = pipe.Exec(ctx)
+	for _, c := range again {
+		c.done <- struct{}{}
+	}
+}
