@@ -6,18 +6,32 @@ TOOL  = $(GO) tool -modfile=tools/go.mod
 # How long `make fuzz` runs each fuzz target.
 FUZZTIME ?= 20s
 
-.PHONY: build test servers chaos soak lint generate generate-check bench fuzz
+.PHONY: build test servers chaos soak load lint generate generate-check bench fuzz
 
 build:
 	$(GO) build -o bin/ ./cmd/...
 
-# All tests, under the race detector.
+# All tests, under the race detector, and what it cannot take without it.
 test: servers
 	$(GO) test -race -timeout 20m ./...
+	$(GO) test -run 'TestFleetProperty' ./killswitch
 
 # Vault and Redis for the tests, as far as they are not there.
 servers:
 	@$(GO) run ./test/servers/get
+
+# Everything that can go wrong with a fleet, as long as it lasts in the field;
+# writes docs/chaos.md. A short form is part of `make test`.
+chaos: servers
+	$(GO) test ./test/chaos -run TestChaos -full -write -v -timeout 60m
+
+# Rotations under load, a few hundred of them. Some are part of `make test`.
+soak: servers
+	$(GO) test ./test/soak -rotations 200 -timeout 60m
+
+# How fast it is; writes docs/load.md.
+load: servers
+	$(GO) run ./test/load -write docs/load.md
 
 lint: generate-check
 	@bad=$$(gofmt -l $$(git ls-files -co --exclude-standard '*.go')); \

@@ -15,7 +15,7 @@ const module = "github.com/pactsigner/pactsigner/"
 // mayImport is the house's table: what each part may import of ours. A part is
 // the longest listed prefix of a package's path. Tests may import more.
 var mayImport = map[string][]string{
-	"cmd/signer":      {"internal/build", "internal/config", "internal/server", "signer", "custody"},
+	"cmd/signer":      {"internal/build", "internal/config", "internal/server", "internal/store", "signer", "custody", "rotation"},
 	"cmd/pactctl":     {"agent", "sandbox", "proto", "signer", "internal/build", "internal/config", "internal/server", "internal/audit", "jwks"},
 	"internal/server": {"internal/config", "internal/store", "internal/audit", "signer", "custody", "jwks", "rotation", "killswitch", "proto"},
 	"internal/config": {"signer", "rotation", "killswitch"},

@@ -61,6 +61,18 @@ func (b *barrier) now() time.Time { return b.Written.Add(b.since()) }
 // nil, is called with each change. An error comes with the barrier as it stood.
 func (s *Switch) Wait(ctx context.Context, epoch uint64, report func(Barrier)) (Barrier, error) {
 	b, err := s.begin(ctx, epoch)
+	for told := false; err != nil && !errors.Is(err, ErrUnknownEpoch); told = true {
+		// Without the store's word nothing is effective, and asking again is all.
+		if b.Unsettled = err; report != nil && !told {
+			report(b.Barrier)
+		}
+		select {
+		case <-ctx.Done():
+			return b.Barrier, fmt.Errorf("wait for epoch %d: %w", epoch, errors.Join(ctx.Err(), err))
+		case <-time.After(s.cfg.Params.BarrierPoll):
+		}
+		b, err = s.begin(ctx, epoch)
+	}
 	if err != nil {
 		return b.Barrier, fmt.Errorf("wait for epoch %d: %w", epoch, err)
 	}
@@ -194,6 +206,9 @@ func (s *Switch) settle(ctx context.Context, change State, known string, out cha
 	for {
 		var x settlement
 		state, err := s.merge(ctx, change)
+		if err == nil { // an epoch that was spread cannot be taken back
+			err = state.believable(change.highest())
+		}
 		if err != nil {
 			x.err = fmt.Errorf("the store has not confirmed the change: %w", err)
 		} else {
@@ -248,7 +263,8 @@ func (s *Switch) look(ctx context.Context, b *barrier, bound time.Duration) erro
 	}
 	b.newest = time.Time{}
 	for _, r := range replicas {
-		if _, was := confirmed[r.Replica]; was || b.registered == nil {
+		// One that has ended is no news, unless it was there.
+		if _, was := confirmed[r.Replica]; was || b.registered == nil && r.Epoch != Gone {
 			confirmed[r.Replica] = r.Epoch >= b.needs
 			if r.Seen.After(b.newest) {
 				b.newest = r.Seen

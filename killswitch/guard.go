@@ -43,7 +43,9 @@ type Guard struct {
 	clock func() reading
 	view  atomic.Pointer[view]
 	gate  *gate
-	wake  chan struct{} // a beat is wanted now
+	wake  chan struct{}         // a beat is wanted now
+	doubt atomic.Bool           // custody is to be compared with again
+	heard atomic.Pointer[State] // custody's record, as it was read meanwhile
 
 	beating chan struct{} // holds one token: the right to beat
 	// What follows is touched only by the holder of the token.
@@ -54,7 +56,8 @@ type Guard struct {
 	change   string //
 	index    *index // of known, if loaded
 	inForce  *index // the one that permits were last given for
-	alarmed  string // the loss of the store that was told last
+	alarmed  string // what is wrong with the store, as it was told last
+	left     bool   // for good
 	started  time.Duration
 	outcome  error     // of the last beat
 	pending  []drain   // states whose older deliveries may still be under way, oldest first
@@ -112,13 +115,16 @@ func NewGuard(cfg GuardConfig) *Guard {
 
 // Run keeps the permit alive until ctx ends, writes the resumes of entries whose
 // expiry has come, and records in custody what it enforces, should whoever changed
-// it not have been able to. It returns nil.
+// it not have been able to. Now and then it reads what custody knows: a store that
+// nobody else writes to any more has no news. It returns nil.
 func (g *Guard) Run(ctx context.Context) error {
 	var (
 		working sync.WaitGroup
 		busy    atomic.Bool
 	)
 	defer working.Wait()
+	listening := time.NewTicker(g.cfg.Params.Compare)
+	defer listening.Stop()
 	timer := time.NewTimer(g.cfg.Params.Poll)
 	defer timer.Stop()
 	for {
@@ -137,7 +143,25 @@ func (g *Guard) Run(ctx context.Context) error {
 		case <-timer.C:
 		case <-changed:
 		case <-g.wake:
+		case <-listening.C:
+			if busy.CompareAndSwap(false, true) {
+				working.Go(func() {
+					defer busy.Store(false)
+					g.listen(ctx)
+				})
+			}
 		}
+	}
+}
+
+// listen reads custody's record for the next beat. It is not worth a word if custody
+// is away: what is known goes on.
+func (g *Guard) listen(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, g.cfg.Params.Custody)
+	defer cancel()
+	if high, err := g.cfg.HighWater.Load(ctx); err == nil {
+		g.heard.Store(&high)
+		g.beatSoon()
 	}
 }
 
@@ -204,6 +228,15 @@ const asks = 3
 // state that is enforced counts, by epoch and change: the two may be read from
 // different servers while a failover is under way.
 func (g *Guard) beat(ctx context.Context) error {
+	if g.left {
+		return fmt.Errorf("%w: this replica has ended", ErrNoPermit)
+	}
+	if g.doubt.Swap(false) {
+		g.compared = false
+	}
+	if high := g.heard.Swap(nil); high != nil {
+		g.learn(*high)
+	}
 	if !g.compared { // before the store is asked: custody's record may say which store is ours
 		if err := g.compare(ctx); err != nil {
 			return err
@@ -219,12 +252,17 @@ func (g *Guard) beat(ctx context.Context) error {
 			return fmt.Errorf("ask for a permit: %w", err)
 		}
 		if grant.Lineage != g.lineage {
-			// The data may lack what another had. Asked for now, custody knows of all
-			// that was recorded before this data was in use.
+			// The data may lack what another had, or go back further than anybody
+			// can mend: the permit that rests on the other ends here. Asked for now,
+			// custody knows of all that was recorded before this data was in use.
+			g.view.Store(nil)
 			if err := g.compare(ctx); err != nil {
 				return err
 			}
 			g.lineage = grant.Lineage
+		}
+		if err := g.believe(ctx, grant.Epoch); err != nil {
+			return err
 		}
 		if !g.loaded || grant.Epoch != g.known.Epoch || grant.Change != g.change {
 			if err := g.install(ctx, grant); err != nil {
@@ -284,12 +322,38 @@ func (g *Guard) compare(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("load the high-water record: %w", err)
 	}
+	g.learn(high)
+	g.compared = true
+	return nil
+}
+
+// learn adds to what must not be lost.
+func (g *Guard) learn(high State) {
 	next := Merge(g.known, high)
 	if !next.equal(g.known) {
 		g.known, g.loaded = next, false // the store is asked whether it has it
 	}
-	g.compared = true
-	return nil
+}
+
+// believe refuses an epoch of the store's that is damage. Custody may know why it is as
+// high.
+func (g *Guard) believe(ctx context.Context, epoch uint64) error {
+	err := believable(epoch, g.known.Epoch)
+	if err == nil {
+		return nil
+	}
+	if custody := g.compare(ctx); custody != nil {
+		return errors.Join(err, custody)
+	}
+	if err = believable(epoch, g.known.Epoch); err == nil {
+		return nil
+	}
+	if told := fmt.Sprint("damaged ", epoch); told != g.alarmed {
+		g.alarmed = told
+		g.cfg.Log.Error("the store's switch has an epoch that it cannot have come to: nothing is signed on it; throw the switch, which gives it the next epoch, or restore the store",
+			"store_epoch", epoch, "known_epoch", g.known.Epoch)
+	}
+	return err
 }
 
 // install makes the store's state the known one, if the grant says that it is
@@ -303,6 +367,9 @@ func (g *Guard) install(ctx context.Context, grant Grant) error {
 	}
 	if s.Epoch < grant.Epoch {
 		return fmt.Errorf("the switch's state is of epoch %d, the permit of %d: the store answers from a copy", s.Epoch, grant.Epoch)
+	}
+	if err := g.believe(ctx, s.highest()); err != nil {
+		return err
 	}
 	if _, lost := s.Absorb(g.known); lost {
 		if told := fmt.Sprint(s.Epoch, s.Change, g.known.Epoch); told != g.alarmed {
@@ -332,6 +399,42 @@ func (g *Guard) permit(asked reading) {
 	g.inForce = g.index
 	g.pending = append(g.pending, drain{g.known.Epoch, g.gate.retire(g.beatSoon)})
 }
+
+// Leave gives the permit up for good, waits until the last delivery has ended, and tells
+// the store with a last beat, so that no barrier waits for this replica. If it fails they
+// wait, as for one that was killed.
+func (g *Guard) Leave(ctx context.Context) error {
+	select {
+	case g.beating <- struct{}{}:
+		defer func() { <-g.beating }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	g.left = true
+	g.view.Store(nil)
+	drained := make(chan struct{})
+	g.pending = append(g.pending, drain{Gone, g.gate.retire(func() { close(drained) })})
+	select {
+	case <-drained:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	for _, p := range g.pending { // older ones
+		if !p.gen.drained.Load() {
+			return errors.New("killswitch: a delivery is still under way")
+		}
+	}
+	b := Beat{Replica: g.cfg.Replica, Version: g.cfg.Version, Epoch: Gone, Time: time.Unix(0, g.clock().wall)}
+	if _, err := g.cfg.Store.Beat(ctx, b); err != nil {
+		return fmt.Errorf("leave: %w", err)
+	}
+	return nil
+}
+
+// Doubt makes the next beat, which comes within Poll, compare the store with custody's
+// record again before it renews the permit. It is for who finds a part of the store that
+// is not ours, which beats may not meet.
+func (g *Guard) Doubt() { g.doubt.Store(true) }
 
 // beatSoon makes Run beat at once.
 func (g *Guard) beatSoon() {
@@ -377,6 +480,11 @@ func (g *Guard) record(ctx context.Context, c chores) {
 	call, cancel := context.WithTimeout(ctx, g.cfg.Params.Custody)
 	defer cancel()
 	err := g.cfg.HighWater.Save(call, c.state)
+	if full := new(FullError); errors.As(err, &full) {
+		g.cfg.Log.Error("custody's record of the switch is full: some entries would not outlive a loss of the store; lift those that are not needed any more",
+			"entries", len(full.Left))
+		err = nil // it takes more only after another change
+	}
 	if failing := err != nil; failing != g.unrecorded && ctx.Err() == nil {
 		g.unrecorded = failing
 		if failing {

@@ -108,7 +108,7 @@ type State struct {
 type Beat struct {
 	Replica   string            // unique per process
 	Version   string            //
-	Epoch     uint64            // the epoch that it enforces, with nothing older on its way out
+	Epoch     uint64            // the epoch that it enforces, with nothing older on its way out; or Gone
 	Revisions map[string]uint64 // schedule revision that it serves, by issuer
 	Ready     bool              //
 	Time      time.Time         // its wall clock
@@ -143,13 +143,13 @@ type Store interface {
 	Beat(ctx context.Context, b Beat) (Grant, error)
 	// State returns the whole state, with its Change.
 	State(ctx context.Context) (State, error)
-	// Kill adds an entry, gives it the next epoch (at least floor) and the
+	// Kill adds an entry, gives it the next epoch (see NextEpoch) and the
 	// store's time, appends the audit entry in the same transaction and returns
 	// the replicas registered at that moment: every beat that was granted an
 	// older epoch comes from one of them or from a replica that has been silent
 	// for longer than a permit lasts. With ErrUnacknowledged its results are valid.
 	Kill(ctx context.Context, e Entry, floor uint64, a audit.Entry) (Entry, []Replica, error)
-	// Resume adds a resume, with the next epoch (at least floor), the store's
+	// Resume adds a resume, with the next epoch (see NextEpoch), the store's
 	// time and its audit entry. The caller has checked its entries against seen, the epoch it
 	// decided on: the store answers ErrChanged if its epoch is another. With
 	// ErrUnacknowledged its result is valid.
@@ -179,7 +179,8 @@ type Store interface {
 // custody knows something against the store.
 type HighWater interface {
 	Load(ctx context.Context) (State, error) // zero State if never saved
-	Save(ctx context.Context, s State) error // merges, never lowers
+	// Save merges, and never lowers. *FullError says what has no room; the rest is saved.
+	Save(ctx context.Context, s State) error
 }
 
 var (

@@ -100,7 +100,7 @@ func (m *memory) State(ctx context.Context) (s State, err error) {
 func (m *memory) Kill(ctx context.Context, e Entry, floor uint64, a audit.Entry) (Entry, []Replica, error) {
 	var list []Replica
 	err := m.step(ctx, "kill", func() error {
-		m.state.Epoch = max(m.state.Epoch+1, floor)
+		m.state.Epoch = NextEpoch(m.state.Epoch, floor)
 		e.Epoch, e.Time = m.state.Epoch, m.now()
 		m.state.Entries = append(m.state.Entries, e)
 		m.audit = append(m.audit, a)
@@ -116,7 +116,7 @@ func (m *memory) Resume(ctx context.Context, r Resume, seen, floor uint64, a aud
 		if m.state.Epoch != seen {
 			return ErrChanged
 		}
-		m.state.Epoch = max(m.state.Epoch+1, floor)
+		m.state.Epoch = NextEpoch(m.state.Epoch, floor)
 		r.Epoch, r.Time = m.state.Epoch, m.now()
 		m.state.Resumes = append(m.state.Resumes, r)
 		m.audit = append(m.audit, a)
@@ -162,16 +162,21 @@ func (m *memory) Now(context.Context) (time.Time, error) { return m.now(), nil }
 
 // documents are custody's documents.
 type documents struct {
-	mu       sync.Mutex
+	mu     sync.Mutex
+	held   map[string]document
+	err    error  // answer this
+	before func() // runs once, before the next swap
+}
+
+type document struct {
 	revision uint64
 	data     []byte
-	err      error  // answer this
-	before   func() // runs once, before the next swap
 }
 
 var (
 	errNoDocument = errors.New("no document")
 	errConflict   = errors.New("conflict")
+	errTooLarge   = errors.New("too large")
 )
 
 // fail lets everything fail from now on; nil lets it work again.
@@ -181,19 +186,20 @@ func (d *documents) fail(err error) {
 	d.err = err
 }
 
-func (d *documents) Load(context.Context, string) (uint64, []byte, error) {
+func (d *documents) Load(_ context.Context, name string) (uint64, []byte, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.err != nil {
 		return 0, nil, d.err
 	}
-	if d.revision == 0 {
+	doc, ok := d.held[name]
+	if !ok {
 		return 0, nil, errNoDocument
 	}
-	return d.revision, slices.Clone(d.data), nil
+	return doc.revision, slices.Clone(doc.data), nil
 }
 
-func (d *documents) Swap(_ context.Context, _ string, expect uint64, data []byte) (uint64, error) {
+func (d *documents) Swap(_ context.Context, name string, expect uint64, data []byte) (uint64, error) {
 	if f := d.before; f != nil {
 		d.before = nil
 		f()
@@ -203,12 +209,15 @@ func (d *documents) Swap(_ context.Context, _ string, expect uint64, data []byte
 	switch {
 	case d.err != nil:
 		return 0, d.err
-	case expect != d.revision:
+	case expect != d.held[name].revision:
 		return 0, errConflict
+	case len(data) > 256_000:
+		return 0, errTooLarge
+	case d.held == nil:
+		d.held = make(map[string]document)
 	}
-	d.revision++
-	d.data = slices.Clone(data)
-	return d.revision, nil
+	d.held[name] = document{expect + 1, slices.Clone(data)}
+	return expect + 1, nil
 }
 
 func (d *documents) highWater() DocumentHighWater {

@@ -15,6 +15,8 @@ type Params struct {
 	// Custody bounds one load or save of the high-water record, and so what a
 	// kill can lose to a custody that does not answer.
 	Custody time.Duration
+	// Compare is the pause between two looks of a replica at what custody knows.
+	Compare time.Duration
 	// ClockJump is how much a replica's wall clock may move against its
 	// monotonic clock during a permit; beyond it the permit is void.
 	ClockJump time.Duration
@@ -38,6 +40,7 @@ func Defaults() Params {
 		Poll:         time.Second,
 		Call:         time.Second,
 		Custody:      time.Second,
+		Compare:      30 * time.Second,
 		ClockJump:    time.Second,
 		ClockWarn:    5 * time.Second,
 		ClockStop:    20 * time.Second,
@@ -73,7 +76,7 @@ func (p Params) Bound() time.Duration {
 func (p Params) orDefaults() Params {
 	d := Defaults()
 	for _, f := range []struct{ v, def *time.Duration }{
-		{&p.Permit, &d.Permit}, {&p.Poll, &d.Poll}, {&p.Call, &d.Call}, {&p.Custody, &d.Custody},
+		{&p.Permit, &d.Permit}, {&p.Poll, &d.Poll}, {&p.Call, &d.Call}, {&p.Custody, &d.Custody}, {&p.Compare, &d.Compare},
 		{&p.ClockJump, &d.ClockJump}, {&p.ClockWarn, &d.ClockWarn}, {&p.ClockStop, &d.ClockStop},
 		{&p.Registered, &d.Registered}, {&p.BarrierPoll, &d.BarrierPoll},
 	} {

@@ -85,7 +85,7 @@ func (s *Switch) Kill(ctx context.Context, e Entry) (KillResult, error) {
 	if !e.Expires.IsZero() {
 		a.Detail["expires"] = e.Expires.UTC().Format(time.RFC3339)
 	}
-	floor, highErr := nextEpoch(ctx, s.cfg.HighWater, s.cfg.Params)
+	floor, highErr := s.floor(ctx)
 	res, err := s.throw(ctx, e, floor, a, highErr)
 	if err != nil {
 		return KillResult{}, fmt.Errorf("kill: %w", err)
@@ -118,7 +118,9 @@ func (s *Switch) throw(ctx context.Context, e Entry, floor uint64, a audit.Entry
 		return res, err
 	}
 	for _, r := range replicas {
-		res.Replicas = append(res.Replicas, r.Replica)
+		if r.Epoch != Gone {
+			res.Replicas = append(res.Replicas, r.Replica)
+		}
 	}
 	slices.Sort(res.Replicas)
 	change := State{Epoch: e.Epoch, Entries: []Entry{e}}
@@ -180,7 +182,7 @@ func (s *Switch) Resume(ctx context.Context, req ResumeRequest) (ResumeResult, e
 	if err := validateAct(req.Reason, req.Actor); err != nil {
 		return ResumeResult{}, err
 	}
-	floor, highErr := nextEpoch(ctx, s.cfg.HighWater, s.cfg.Params)
+	floor, highErr := s.floor(ctx)
 	var last error
 	for range tries {
 		state, err := s.cfg.Store.State(ctx)
@@ -273,6 +275,26 @@ func nextEpoch(ctx context.Context, h HighWater, p Params) (uint64, error) {
 	return high.Epoch + 1, nil
 }
 
+// floor is nextEpoch, above all that a store holds whose own epoch is damaged and does
+// not count.
+func (s *Switch) floor(ctx context.Context) (uint64, error) {
+	var (
+		asking sync.WaitGroup
+		sane   uint64
+	)
+	asking.Go(func() {
+		ctx, cancel := context.WithTimeout(ctx, s.cfg.Params.Call)
+		defer cancel()
+		state, err := s.cfg.Store.State(ctx)
+		if err == nil && state.Epoch >= EpochCeiling && state.highestAct() < EpochCeiling {
+			sane = state.highestAct()
+		}
+	})
+	floor, err := nextEpoch(ctx, s.cfg.HighWater, s.cfg.Params)
+	asking.Wait()
+	return max(floor, sane+1), err
+}
+
 // save records a change in custody, and what else the store has, also when the
 // operator has left. If custody was away a moment ago it is not waited for again.
 func (s *Switch) save(ctx context.Context, change State, away error) error {
@@ -282,10 +304,18 @@ func (s *Switch) save(ctx context.Context, change State, away error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.Params.Custody)
 	defer cancel()
 	state, err := s.cfg.Store.State(ctx)
-	if err != nil || !state.has(change) { // unknown, or lost already
+	switch {
+	case err != nil || state.highest() >= epochLimit:
+		state = change // all that is known
+	case !state.has(change): // lost already
 		state = Merge(state, change)
 	}
-	if err := s.cfg.HighWater.Save(ctx, state); err != nil {
+	err = s.cfg.HighWater.Save(ctx, state)
+	var full *FullError
+	if errors.As(err, &full) && !slices.ContainsFunc(change.Entries, func(e Entry) bool { return slices.Contains(full.Left, e.ID) }) {
+		return nil // others have no room
+	}
+	if err != nil {
 		return fmt.Errorf("save the high-water record: %w", err)
 	}
 	return nil

@@ -229,9 +229,9 @@ func TestHighWaterMergesOnConflict(t *testing.T) {
 	if s := d.high(t); s.Epoch != 5 || len(s.Entries) != 2 {
 		t.Fatalf("custody holds %+v", s)
 	}
-	rev := d.revision
-	if err := h.Save(t.Context(), entry("ours", 3)); err != nil || d.revision != rev {
-		t.Fatalf("saving what is there: %v, revision %d, was %d", err, d.revision, rev)
+	rev := d.held[h.Name].revision
+	if err := h.Save(t.Context(), entry("ours", 3)); err != nil || d.held[h.Name].revision != rev {
+		t.Fatalf("saving what is there: %v, revision %d, was %d", err, d.held[h.Name].revision, rev)
 	}
 }
 
@@ -275,10 +275,14 @@ func FuzzHighWaterRecord(f *testing.F) {
 			t.Fatal("what was read is not normal")
 		}
 		d := new(documents)
-		if err := d.highWater().Save(t.Context(), r.State); err != nil {
+		err = d.highWater().Save(t.Context(), r.State)
+		if r.State.Epoch >= epochLimit && errors.Is(err, ErrDamaged) && len(d.held) == 0 {
+			return
+		}
+		if err != nil {
 			t.Fatal(err)
 		}
-		if got, want := d.high(t), compact(r.State); !got.equal(want) {
+		if got, want := d.high(t), compact(r.State, resumesRoom); !got.equal(want) {
 			t.Fatalf("%+v came back as %+v", want, got)
 		}
 	})

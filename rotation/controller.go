@@ -124,7 +124,7 @@ func New(cfg Config) (*Controller, error) {
 		wake:     make(chan struct{}, 1),
 		disabled: map[string]bool{},
 	}
-	c.document = "schedule-" + c.slug
+	c.document = documentName(cfg.Issuer, u)
 	c.newest.Store(&observation{at: never})
 	c.confirmed.Store(never)
 	c.loaded.Store(never)
@@ -143,6 +143,17 @@ func slug(issuer string, u *url.URL) string {
 	sum := sha256.Sum256([]byte(issuer))
 	return fmt.Sprintf("%.64s-%s", host, hex.EncodeToString(sum[:4]))
 }
+
+// DocumentName is the name in custody of an issuer's schedule.
+func DocumentName(issuer string) (string, error) {
+	u, err := url.Parse(issuer)
+	if err != nil || u.Host == "" {
+		return "", fmt.Errorf("rotation: issuer %q is not an absolute URL", issuer)
+	}
+	return documentName(issuer, u), nil
+}
+
+func documentName(issuer string, u *url.URL) string { return "schedule-" + slug(issuer, u) }
 
 // Start loads the schedule, or makes it with its first key, and does what is due.
 // It signs nothing before the first Observe of the schedule's revision. A schedule

@@ -31,6 +31,11 @@ type AdminConfig struct {
 	// Guard says whether this replica may sign a registration, and what it
 	// knows of the switch.
 	Guard *killswitch.Guard
+	// Ready says why this replica should get no traffic. Nil: it always should.
+	Ready func() error
+	// LongestTTL is how long a token can live that any replica made, if that can be
+	// longer than the TokenTTL of Issuers.
+	LongestTTL time.Duration
 	// KillParams are those of Switch and Guard. Zero: the product's.
 	KillParams killswitch.Params
 	// AuditHead learns of every act's audit entry, and VerifyAudit asks it what the
@@ -211,7 +216,7 @@ func (a *Admin) newHandler() (http.Handler, error) {
 		return nil, err
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		a.allowTransfer(w, r)
+		a.allowLong(w, r)
 		if r.ProtoMajor == 2 && strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc") {
 			server.ServeHTTP(w, r)
 			return

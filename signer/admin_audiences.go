@@ -57,7 +57,7 @@ func (a *Admin) SetAudience(ctx context.Context, req *signerv1.SetAudienceReques
 	if errors.As(err, &full) {
 		return nil, adminRefuse(codes.FailedPrecondition, "REGISTRY_FULL", nil, "audience: %s", full)
 	}
-	if err != nil {
+	if err := a.stands(ctx, err); err != nil {
 		return nil, err
 	}
 	return audienceMessage(x), nil
@@ -94,7 +94,7 @@ func (a *Admin) RemoveAudience(ctx context.Context, req *signerv1.RemoveAudience
 	if errors.Is(err, ErrNotFound) {
 		return nil, adminNotFound("issuer %s has no audience for %s", i.URL, origin)
 	}
-	if err != nil {
+	if err := a.stands(ctx, err); err != nil {
 		return nil, err
 	}
 	return &signerv1.RemoveAudienceResponse{}, nil

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/pactsigner/pactsigner/internal/audit"
+	"github.com/pactsigner/pactsigner/killswitch"
 	signerv1 "github.com/pactsigner/pactsigner/proto/pact/signer/v1"
 )
 
@@ -98,14 +99,30 @@ type AuditHead interface {
 	Heads(ctx context.Context) ([]audit.Head, error)
 }
 
-// NotDurableHeader is the gRPC header of an admin answer whose act stands but is not
-// yet durable in custody; its value says what that means. REST has only the log, and
-// what Kill and Resume answer.
+// NotDurableHeader is the header, on gRPC and REST, of an admin answer whose act stands
+// but could still be lost: the copies of the store have not acknowledged it, or it is not
+// yet recorded in custody. Its value says what that means and what to do.
 const NotDurableHeader = "pact-not-durable"
 
+// notDurable sets the header. That fails only where no client waits.
+func notDurable(ctx context.Context, what string) {
+	_ = grpc.SetHeader(ctx, metadata.Pairs(NotDurableHeader, what))
+}
+
+// stands makes nothing of the error of an act that the store has done and its copies
+// have not acknowledged, but tells the caller and the log.
+func (a *Admin) stands(ctx context.Context, err error) error {
+	if !errors.Is(err, killswitch.ErrUnacknowledged) {
+		return err
+	}
+	a.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "an act is not acknowledged by the store's copies", slog.Any("error", err))
+	notDurable(ctx, "It is done, but the copies of the store have not acknowledged it: if the store's master fails now they lose it. Repeat it when they are back, or look whether it is still there.")
+	return nil
+}
+
 // recordHead records an act's audit entry in custody. The act stands also without
-// that; the caller and the log are told.
-func (a *Admin) recordHead(ctx context.Context, fullMethod string) {
+// that; the log and, if it succeeded, the caller are told.
+func (a *Admin) recordHead(ctx context.Context, fullMethod string, succeeded bool) {
 	method := fullMethod[strings.LastIndexByte(fullMethod, '/')+1:]
 	if a.cfg.AuditHead == nil || adminRoles[method] == RoleViewer {
 		return
@@ -116,7 +133,9 @@ func (a *Admin) recordHead(ctx context.Context, fullMethod string) {
 	if err == nil {
 		return
 	}
-	a.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "the audit log's head is not yet recorded in custody; the next act or start does it",
+	a.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "the audit log's head is not yet recorded in custody; that is done once custody answers, or at the next start",
 		slog.String("method", method), slog.Any("error", err))
-	_ = grpc.SetHeader(ctx, metadata.Pairs(NotDurableHeader, "a loss of the store can undo it")) // fails only where no client waits
+	if succeeded {
+		notDurable(ctx, "It is done, but not yet recorded in custody: if the store went back now, nobody would notice that it lacks this. That is done once custody answers, or at the next start; pactctl state status tells.")
+	}
 }

@@ -121,7 +121,7 @@ func (a *Admin) admit(ctx context.Context, fullMethod string) (context.Context, 
 	}
 	e := a.entry(ctx, "admin.refused", "", method, "")
 	e.Detail["role"], e.Detail["needs"] = t.Role.String(), need.String()
-	if err := a.cfg.Store.AppendAudit(ctx, e); err != nil {
+	if err := a.stands(ctx, a.cfg.Store.AppendAudit(ctx, e)); err != nil {
 		return ctx, a.failure(ctx, fullMethod, err)
 	}
 	return ctx, adminRefuse(codes.PermissionDenied, "ROLE_TOO_LOW", map[string]string{"role": t.Role.String(), "needs": need.String()},
@@ -138,7 +138,7 @@ func (a *Admin) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, 
 		return nil, err
 	}
 	resp, err = handler(ctx, req)
-	a.recordHead(ctx, info.FullMethod)
+	a.recordHead(ctx, info.FullMethod, err == nil)
 	if err != nil {
 		return nil, a.failure(ctx, info.FullMethod, err)
 	}
@@ -153,7 +153,7 @@ func (a *Admin) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInf
 		return err
 	}
 	err = handler(srv, &adminStream{ss, ctx})
-	a.recordHead(ctx, info.FullMethod)
+	a.recordHead(ctx, info.FullMethod, err == nil)
 	if err != nil {
 		return a.failure(ctx, info.FullMethod, err)
 	}

@@ -45,7 +45,7 @@ func (a *Admin) CreateCredential(ctx context.Context, req *signerv1.CreateCreden
 	e := a.entry(ctx, "credential.create", i.URL, c.ID, "")
 	e.Detail["name"], e.Detail["subject"] = c.Name, c.Subject
 	adminExpiry(e.Detail, c)
-	if err := a.cfg.Store.PutCredential(ctx, c, e); err != nil {
+	if err := a.stands(ctx, a.cfg.Store.PutCredential(ctx, c, e)); err != nil {
 		return nil, adminCredentialError(i, c.ID, err)
 	}
 	return &signerv1.CreateCredentialResponse{Info: credentialMessage(c, now), Credential: secret.Reveal()}, nil
@@ -91,7 +91,7 @@ func (a *Admin) RotateCredential(ctx context.Context, req *signerv1.RotateCreden
 		c.Hash, c.RotatedAt = secret.Hash(), now.UTC()
 		return nil
 	}, e)
-	if err != nil {
+	if err := a.stands(ctx, err); err != nil {
 		return nil, adminCredentialError(i, req.Id, err)
 	}
 	return &signerv1.CreateCredentialResponse{Info: credentialMessage(c, now), Credential: secret.Reveal()}, nil
@@ -120,7 +120,7 @@ func (a *Admin) RevokeCredential(ctx context.Context, req *signerv1.RevokeCreden
 		}
 		return nil
 	}, a.entry(ctx, "credential.revoke", i.URL, req.Id, req.Reason))
-	if err != nil {
+	if err := a.stands(ctx, err); err != nil {
 		return nil, adminCredentialError(i, req.Id, err)
 	}
 	return credentialMessage(c, now), nil

@@ -61,7 +61,7 @@ func (a *Admin) InvalidateDevice(ctx context.Context, req *signerv1.InvalidateDe
 		return nil, err
 	}
 	d, err := a.cfg.Store.Invalidate(ctx, i.URL, req.Thumbprint, req.Reason, a.entry(ctx, "device.invalidate", i.URL, req.Thumbprint, req.Reason))
-	if err != nil {
+	if err := a.stands(ctx, err); err != nil {
 		return nil, err
 	}
 	return deviceMessage(d), nil

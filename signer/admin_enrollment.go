@@ -40,7 +40,7 @@ func (a *Admin) CreateEnrollmentToken(ctx context.Context, req *signerv1.CreateE
 	if t.Note != "" {
 		e.Detail["note"] = t.Note
 	}
-	if err := a.cfg.Store.PutEnrollmentToken(ctx, t, e); err != nil {
+	if err := a.stands(ctx, a.cfg.Store.PutEnrollmentToken(ctx, t, e)); err != nil {
 		return nil, err
 	}
 	return &signerv1.CreateEnrollmentTokenResponse{Info: enrollmentTokenMessage(t, now), Token: secret.Reveal()}, nil
@@ -91,7 +91,7 @@ func (a *Admin) RevokeEnrollmentToken(ctx context.Context, req *signerv1.RevokeE
 	if errors.Is(err, ErrNotFound) {
 		return nil, adminNotFound("issuer %s has no enrolment token %s", i.URL, adminShorten(req.Id, 64))
 	}
-	if err != nil {
+	if err := a.stands(ctx, err); err != nil {
 		return nil, err
 	}
 	if t.Thumbprint != "" {

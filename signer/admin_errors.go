@@ -44,18 +44,24 @@ func (a *Admin) failure(ctx context.Context, method string, err error) error {
 		return err
 	}
 	switch {
+	case errors.Is(err, custody.ErrUnavailable): // also if custody let the deadline pass
 	case errors.Is(err, context.Canceled):
 		return status.FromContextError(context.Canceled).Err()
 	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() != nil:
 		return status.FromContextError(context.DeadlineExceeded).Err()
 	}
 	a.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "admin call failed", slog.String("method", method), slog.Any("error", err))
+	if errors.Is(err, ErrOtherSubjectKey) {
+		return adminRefuse(codes.FailedPrecondition, "OTHER_SUBJECT_KEY", nil, "nobody gets a subject now: %v", ErrOtherSubjectKey)
+	}
 	what := "the signer's store"
 	switch {
+	case errors.Is(err, killswitch.ErrUnknownStore):
+		return adminRefuse(codes.Unavailable, "UNKNOWN_STORE", nil, "the signer's store is not the one that custody knows, or not whole: pactctl state status says what to do")
 	case errors.Is(err, custody.ErrUnavailable):
 		what = "custody, which holds the keys,"
 	case errors.Is(err, killswitch.ErrNoPermit):
 		what = "this replica, which cannot tell the kill switch's state,"
 	}
-	return adminRefuse(codes.Unavailable, "UNAVAILABLE", nil, "%s cannot answer now: try again, and see the signer's log", what)
+	return adminRefuse(codes.Unavailable, "UNAVAILABLE", nil, "%s cannot answer now: try again; pactctl state status and the signer's log say more", what)
 }

@@ -1,6 +1,7 @@
 package signer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -32,6 +33,12 @@ func (a *Admin) FleetStatus(ctx context.Context, _ *signerv1.FleetStatusRequest)
 		resp.Kills = append(resp.Kills, killEntry(e))
 	}
 	for _, r := range replicas {
+		if r.Epoch == killswitch.Gone {
+			continue
+		}
+		if r.Replica == a.cfg.Replica { // as it is now, not as it was at its last beat
+			r.Ready = a.unready() == nil
+		}
 		resp.Replicas = append(resp.Replicas, &signerv1.Replica{
 			Id: r.Replica, Version: r.Version, Epoch: r.Epoch, Seen: adminStamp(r.Seen), Revisions: r.Revisions, Ready: r.Ready,
 			ClockOffset: durationpb.New(r.Time.Sub(r.Seen).Round(time.Millisecond)),
@@ -79,6 +86,14 @@ func (a *Admin) issuerStatus(ctx context.Context, i Issuer) (*signerv1.IssuerSta
 	return s, nil
 }
 
+// unready says why this replica should get no traffic.
+func (a *Admin) unready() error {
+	if a.cfg.Ready == nil {
+		return nil
+	}
+	return a.cfg.Ready()
+}
+
 // ready says why this replica cannot sign for an issuer now.
 func (a *Admin) ready(i Issuer) error {
 	if _, err := a.cfg.Guard.Check(killswitch.Target{Issuer: i.URL}); err != nil {
@@ -88,5 +103,5 @@ func (a *Admin) ready(i Issuer) error {
 		}
 		return errors.Join(err, a.cfg.Guard.Ready())
 	}
-	return i.Keys.Ready()
+	return cmp.Or(i.Keys.Ready(), a.unready())
 }

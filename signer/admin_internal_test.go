@@ -2,6 +2,7 @@ package signer
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"os"
@@ -15,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/pactsigner/pactsigner/killswitch"
 	signerv1 "github.com/pactsigner/pactsigner/proto/pact/signer/v1"
 )
 
@@ -263,6 +265,11 @@ func TestAdminFailureHidesTheCause(t *testing.T) {
 	err := a.failure(context.Background(), "Kill", os.ErrPermission)
 	if status.Code(err) != codes.Unavailable || adminReason(t, err) != "UNAVAILABLE" || strings.Contains(err.Error(), "permission") {
 		t.Errorf("got %v", err)
+	}
+	// But what to ask next does.
+	err = a.failure(context.Background(), "Kill", fmt.Errorf("read the switch: %w", killswitch.ErrUnknownStore))
+	if status.Code(err) != codes.Unavailable || adminReason(t, err) != "UNKNOWN_STORE" || !strings.Contains(err.Error(), "pactctl state status") {
+		t.Errorf("a store that is lost: %v", err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()

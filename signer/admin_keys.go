@@ -132,7 +132,7 @@ func (a *Admin) rotate(ctx context.Context, i Issuer, action, reason string, ask
 	if len(revoked) > 0 {
 		e.Detail["revoked"] = strings.Join(revoked, " ")
 	}
-	if err := a.cfg.Store.AppendAudit(ctx, e); err != nil {
+	if err := a.stands(ctx, a.cfg.Store.AppendAudit(ctx, e)); err != nil {
 		_ = a.failure(ctx, action, err)
 		return plan, adminRefuse(codes.Unavailable, "AUDIT_NOT_WRITTEN", map[string]string{"kid": plan.KID},
 			"the schedule was changed (new key %s), but the audit log could not be written: do not repeat the rotation", plan.KID)

@@ -11,8 +11,8 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/metadata"
 
+	"github.com/pactsigner/pactsigner/custody"
 	"github.com/pactsigner/pactsigner/killswitch"
 	signerv1 "github.com/pactsigner/pactsigner/proto/pact/signer/v1"
 )
@@ -54,7 +54,7 @@ func (a *Admin) Kill(ctx context.Context, req *signerv1.KillRequest) (*signerv1.
 	}
 	until := res.Entry.Time
 	for _, i := range a.covered(scope) {
-		until = adminLatest(until, res.Entry.Time.Add(a.cfg.KillParams.Bound()+i.TokenTTL+a.cfg.AcceptSlack))
+		until = adminLatest(until, res.Entry.Time.Add(a.cfg.KillParams.Bound()+max(i.TokenTTL, a.cfg.LongestTTL)+a.cfg.AcceptSlack))
 	}
 	if note := a.unknownTarget(ctx, scope); note != "" {
 		resp.Notes = append(resp.Notes, note)
@@ -62,6 +62,10 @@ func (a *Admin) Kill(ctx context.Context, req *signerv1.KillRequest) (*signerv1.
 	if res.Unacknowledged != nil {
 		a.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "a kill is not acknowledged by the store's copies", slog.String("entry", res.Entry.ID), slog.Any("error", res.Unacknowledged))
 		resp.Notes = append(resp.Notes, adminUnacknowledged("The switch is thrown", res.Durable))
+	}
+	if !res.Durable {
+		a.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "a kill is not yet durable in custody", slog.String("entry", res.Entry.ID), slog.Any("error", res.NotDurable))
+		resp.Notes = append(resp.Notes, adminNotDurable("The switch is on", res.NotDurable))
 	}
 	if req.WithdrawKeys {
 		until = a.withdraw(ctx, scope, req.Reason, until, resp)
@@ -78,6 +82,19 @@ func adminUnacknowledged(what string, durable bool) string {
 		return text + ". Custody has it, and replicas put it back from there. It is effective only when the store has it to stay; waiting for that goes on by itself."
 	}
 	return text + ", and custody does not have it either. Wait until it is effective, or repeat it."
+}
+
+// adminNotDurable tells an operator why custody does not have an act, and what to do.
+func adminNotDurable(what string, err error) string {
+	const until = " Until then do not lose the store."
+	var full *killswitch.FullError
+	switch {
+	case errors.As(err, &full):
+		return "Not yet durable in custody: its record of the switch is full. " + what + ", and is saved there once other entries are lifted that are not needed any more (pactctl resume)." + until
+	case errors.Is(err, custody.ErrUnavailable), errors.Is(err, context.DeadlineExceeded):
+		return "Not yet durable in custody: custody is away. " + what + ", and is saved there when custody is back." + until
+	}
+	return fmt.Sprintf("Not yet durable in custody, which refuses it: %s. %s, and is tried again; it needs custody put right.%s", adminShorten(adminMessage(err), 300), what, until)
 }
 
 // scope checks a request's scope.
@@ -232,7 +249,13 @@ func (a *Admin) Resume(ctx context.Context, req *signerv1.ResumeRequest) (*signe
 	}
 	if res.Unacknowledged != nil {
 		a.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "a resume is not acknowledged by the store's copies", slog.Any("entries", res.Resume.Entries), slog.Any("error", res.Unacknowledged))
-		_ = grpc.SetHeader(ctx, metadata.Pairs(NotDurableHeader, adminUnacknowledged("The entries are lifted", res.Durable))) // fails only where no client waits
+		notDurable(ctx, adminUnacknowledged("The entries are lifted", res.Durable))
+	}
+	if !res.Durable {
+		a.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "a resume is not yet durable in custody", slog.Any("entries", res.Resume.Entries), slog.Any("error", res.NotDurable))
+		if res.Unacknowledged == nil {
+			notDurable(ctx, adminNotDurable("What is lifted stays lifted", res.NotDurable))
+		}
 	}
 	return &signerv1.ResumeResponse{Epoch: res.Resume.Epoch, EntryIds: res.Resume.Entries, DurableInCustody: res.Durable}, nil
 }

@@ -80,7 +80,7 @@ func (a *Admin) RegisterProvider(ctx context.Context, req *signerv1.RegisterProv
 	}
 	e := a.entry(ctx, "provider.register", i.URL, endpoint, "")
 	e.Detail["name"], e.Detail["kid"], e.Detail["jti"] = req.Name, key.KID, id
-	if err := a.cfg.Store.AppendAudit(ctx, e); err != nil { // before it is used
+	if err := a.stands(ctx, a.cfg.Store.AppendAudit(ctx, e)); err != nil { // before it is used
 		return nil, err
 	}
 	var resp *signerv1.RegisterProviderResponse
@@ -91,7 +91,7 @@ func (a *Admin) RegisterProvider(ctx context.Context, req *signerv1.RegisterProv
 	if err != nil {
 		e := a.entry(ctx, "provider.register.failed", i.URL, endpoint, "")
 		e.Detail["name"], e.Detail["jti"], e.Detail["error"] = req.Name, id, adminShorten(adminMessage(err), 200)
-		if logErr := a.cfg.Store.AppendAudit(context.WithoutCancel(ctx), e); logErr != nil {
+		if logErr := a.stands(ctx, a.cfg.Store.AppendAudit(context.WithoutCancel(ctx), e)); logErr != nil {
 			_ = a.failure(ctx, "RegisterProvider", logErr) // the Provider's answer matters more
 		}
 		return nil, err

@@ -29,7 +29,7 @@ func (a *Admin) newREST() (http.Handler, error) {
 		runtime.WithErrorHandler(adminHTTPError),
 		runtime.WithRoutingErrorHandler(adminRoutingError),
 		runtime.WithIncomingHeaderMatcher(func(string) (string, bool) { return "", false }),
-		runtime.WithOutgoingHeaderMatcher(func(string) (string, bool) { return "", false }),
+		runtime.WithOutgoingHeaderMatcher(func(name string) (string, bool) { return name, name == NotDurableHeader }),
 		runtime.WithDisablePathLengthFallback(),
 	)
 	if err := signerv1.RegisterAdminServiceHandlerClient(context.Background(), mux, signerv1.NewAdminServiceClient(&adminConn{a})); err != nil {
@@ -143,9 +143,16 @@ func adminCheckQuery(ctx context.Context, request any) error {
 type adminConn struct{ a *Admin }
 
 // Invoke implements [grpc.ClientConnInterface].
-func (c *adminConn) Invoke(ctx context.Context, fullMethod string, args, reply any, _ ...grpc.CallOption) error {
+func (c *adminConn) Invoke(ctx context.Context, fullMethod string, args, reply any, opts ...grpc.CallOption) error {
 	if err := adminCheckQuery(ctx, args); err != nil {
 		return err
+	}
+	headers := &adminHeaders{method: fullMethod}
+	ctx = grpc.NewContextWithServerTransportStream(ctx, headers)
+	for _, o := range opts {
+		if h, ok := o.(grpc.HeaderCallOption); ok {
+			defer func() { *h.HeaderAddr = headers.md }()
+		}
 	}
 	desc := &signerv1.AdminService_ServiceDesc
 	for _, m := range desc.Methods {
@@ -164,6 +171,27 @@ func (c *adminConn) Invoke(ctx context.Context, fullMethod string, args, reply a
 	}
 	return status.Errorf(codes.Unimplemented, "no method %s", fullMethod)
 }
+
+// adminHeaders collects what a service sets as headers of one answer.
+type adminHeaders struct {
+	method string
+	md     metadata.MD
+}
+
+// Method implements [grpc.ServerTransportStream].
+func (h *adminHeaders) Method() string { return h.method }
+
+// SetHeader implements [grpc.ServerTransportStream].
+func (h *adminHeaders) SetHeader(md metadata.MD) error {
+	h.md = metadata.Join(h.md, md)
+	return nil
+}
+
+// SendHeader implements [grpc.ServerTransportStream].
+func (h *adminHeaders) SendHeader(md metadata.MD) error { return h.SetHeader(md) }
+
+// SetTrailer implements [grpc.ServerTransportStream].
+func (h *adminHeaders) SetTrailer(metadata.MD) error { return nil }
 
 // NewStream implements [grpc.ClientConnInterface] for streams of answers.
 func (c *adminConn) NewStream(ctx context.Context, desc *grpc.StreamDesc, fullMethod string, _ ...grpc.CallOption) (grpc.ClientStream, error) {

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -19,29 +20,35 @@ import (
 const (
 	// stateChunk is how much of a state file one message carries.
 	stateChunk = 32 << 10
-	// stateTimeout bounds the transfer of a state file, for which the listener's own
-	// timeouts are too short.
-	stateTimeout = time.Hour
+	// longTimeout bounds the transfer of a state file and the wait for a kill, for
+	// which the listener's own timeouts are too short.
+	longTimeout = time.Hour
 )
 
-// stateTransfers are the paths on which state files are transferred.
-var stateTransfers = []string{
-	signerv1.AdminService_ExportState_FullMethodName, signerv1.AdminService_ImportState_FullMethodName, "/v1/state:export",
+// isLong tells whether a path's call may take long: state files are transferred, or
+// a kill is waited for, which a store that is away holds up.
+func isLong(path string) bool {
+	switch path {
+	case signerv1.AdminService_ExportState_FullMethodName, signerv1.AdminService_ImportState_FullMethodName, "/v1/state:export",
+		signerv1.AdminService_WaitKill_FullMethodName:
+		return true
+	}
+	return strings.HasPrefix(path, "/v1/kill/") && strings.HasSuffix(path, ":wait")
 }
 
-// allowTransfer gives a transfer of a state file the time that it takes. Of a caller
-// without a token nobody waits for more than of any other.
-func (a *Admin) allowTransfer(w http.ResponseWriter, r *http.Request) {
-	if !slices.Contains(stateTransfers, r.URL.Path) {
+// allowLong gives such a call the time that it takes. Of a caller without a token
+// nobody waits for more than of any other.
+func (a *Admin) allowLong(w http.ResponseWriter, r *http.Request) {
+	if !isLong(r.URL.Path) {
 		return
 	}
 	if _, ok := a.authenticate(r.Header.Values("Authorization")); !ok {
 		return
 	}
-	until, c := time.Now().Add(stateTimeout), http.NewResponseController(w)
+	until, c := time.Now().Add(longTimeout), http.NewResponseController(w)
 	for _, set := range []func(time.Time) error{c.SetReadDeadline, c.SetWriteDeadline} {
 		if err := set(until); err != nil {
-			a.cfg.Log.WarnContext(r.Context(), "the listener's own timeouts stand for a state file", "error", err)
+			a.cfg.Log.WarnContext(r.Context(), "the listener's own timeouts stand for a long call", "error", err)
 		}
 	}
 }
@@ -93,7 +100,7 @@ func (a *Admin) ExportState(_ *signerv1.ExportStateRequest, out grpc.ServerStrea
 	if err != nil {
 		return err
 	}
-	if err := a.cfg.Store.AppendAudit(ctx, a.entry(ctx, "state.export", "", st.Store, "")); err != nil {
+	if err := a.stands(ctx, a.cfg.Store.AppendAudit(ctx, a.entry(ctx, "state.export", "", st.Store, ""))); err != nil {
 		return err
 	}
 	return stateRefusal(s.Export(ctx, exportWriter{out}))

@@ -41,7 +41,10 @@ type StateStore interface {
 	// Import puts the records of next, which ends with io.EOF, into a store that
 	// nothing is kept in: ErrNotEmpty. They come back from every method as they were.
 	// Until Import returns nil none of them is visible; if it does not, it may be
-	// called again with the same records or others.
+	// called again with the same records or others. A store that replicas share may
+	// bear the mark that it must have, if there is no record and no audit entry: it
+	// loses the mark, and Mark gives it the next one. Its ImportOver also takes a
+	// store that has records, given up by the id that it bears.
 	Import(ctx context.Context, next func() (Record, error)) error
 }
 
@@ -99,14 +102,16 @@ type AdminState interface {
 	Export(ctx context.Context, w io.Writer) error
 	// Import reads a state file by ReadState, so that nothing is written unless all
 	// of it is whole, asks StateFile.Check whether it fits, and puts its records into
-	// the store: one that is empty and unmarked, or that acceptStore gives up by
-	// naming the id that custody knows. The audit entry state.import becomes visible
-	// together with the records: StateFile.Records takes it.
+	// the store: one without records or, if replicas share it, one that acceptStore
+	// gives up by naming the id that custody knows, whose records are removed and whose
+	// kill switch is merged. The audit entry state.import becomes visible together with
+	// the records: StateFile.Records takes it.
 	Import(ctx context.Context, r io.Reader, actor, acceptStore string) (ImportResult, error)
 	// AcceptLoss gives up a store that is lost, foreign or rolled back, named by the
-	// id that custody knows. A store that is lost or foreign becomes a new, empty one;
-	// one that is rolled back stays as it is. Enrolment closes. Its audit entry is
-	// state.accept_loss.
+	// id that custody knows. The store that is configured takes its place. A lost one,
+	// which bears no mark in one part of it or in all, is emptied, but for its kill
+	// switch; the others stay as they are. One that bears the mark of another deployment
+	// is refused. Enrolment closes. Its audit entry is state.accept_loss.
 	AcceptLoss(ctx context.Context, storeID, actor, reason string) error
 	// OpenEnrolment ends what AcceptLoss closed: issuers go back to the mode that is
 	// configured. Idempotent. Its audit entry is state.open_enrolment.

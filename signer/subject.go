@@ -4,12 +4,17 @@ import (
 	"context"
 	"encoding/base32"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"strings"
 )
 
 // subjectVersion separates these derivations from any other use of the key.
 const subjectVersion = "pact-sub/1"
+
+// ErrOtherSubjectKey: the subject key is not the one that the deployment's subjects
+// were derived with. A MAC returns it rather than wrong subjects.
+var ErrOtherSubjectKey = errors.New("the subject key in custody is not the one that this deployment was made with: restore it from its backup")
 
 // MAC computes HMAC-SHA-256 under the subject key; custody.Keyring is one.
 type MAC interface {

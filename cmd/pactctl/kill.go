@@ -145,7 +145,7 @@ func kill(ctx context.Context, a *app, s *operator, req *signerv1.KillRequest) e
 	text := a.output != "json"
 	if text {
 		p := a.printer(a.stdout)
-		p.say(0, "Switch %s is thrown: %s, epoch %d.", resp.Entry.Id, scopeWords(resp.Entry.Scope), resp.Entry.Epoch)
+		printThrown(p, resp)
 		if p.err != nil {
 			return p.err
 		}
@@ -161,6 +161,15 @@ func kill(ctx context.Context, a *app, s *operator, req *signerv1.KillRequest) e
 	return err
 }
 
+// printThrown writes the beginning of a kill: what the signer has to say of it is said
+// before the wait, for some of it is over when that ends.
+func printThrown(p *printer, resp *signerv1.KillResponse) {
+	p.say(0, "Switch %s is thrown: %s, epoch %d.", resp.Entry.Id, scopeWords(resp.Entry.Scope), resp.Entry.Epoch)
+	for _, n := range resp.Notes {
+		p.paragraph(n, 0)
+	}
+}
+
 // printKilled writes the end of a kill.
 func printKilled(p *printer, resp *signerv1.KillResponse, b *signerv1.Barrier) {
 	at := when(b.EffectiveAt)
@@ -169,12 +178,6 @@ func printKilled(p *printer, resp *signerv1.KillResponse, b *signerv1.Barrier) {
 	printReplicas(p, b)
 	if until := when(resp.TokensAcceptedUntil); !until.IsZero() {
 		p.say(0, "Tokens that are out already can be accepted until %s.", p.at(until))
-	}
-	if !resp.DurableInCustody {
-		p.paragraph("Not yet durable in custody: custody is away. The switch is on, and is saved there when custody is back; until then do not lose the store.", 0)
-	}
-	for _, n := range resp.Notes {
-		p.paragraph(n, 0)
 	}
 }
 

@@ -36,7 +36,7 @@ func TestKillWithASilentReplica(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			var g glass
 			a := &app{stdout: &g, stderr: &g, now: time.Now, zone: time.UTC, redraw: width}
-			at := timestamppb.New(time.Now().Add(3150 * time.Millisecond))
+			at := timestamppb.New(time.Now().Add(3400 * time.Millisecond))
 			step := func(effective bool, confirmed, silent string) *signerv1.Barrier {
 				return &signerv1.Barrier{Epoch: 7, Effective: effective, EffectiveAt: at, Confirmed: strings.Fields(confirmed), Silent: strings.Fields(silent)}
 			}
@@ -58,7 +58,7 @@ func TestKillWithASilentReplica(t *testing.T) {
 			}{
 				{1500 * time.Millisecond, "Waiting for r1, r2, r3, 00:02 left"},
 				{2500 * time.Millisecond, "Waiting for r1, r2, 00:01 left"},
-				{3100 * time.Millisecond, "Waiting for r2, 00:01 left"},
+				{3300 * time.Millisecond, "Waiting for r2, 00:01 left"},
 				{3900 * time.Millisecond, "Waiting until the store enforces it everywhere"},
 			} {
 				time.Sleep(want.after - time.Since(began))

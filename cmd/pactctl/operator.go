@@ -20,10 +20,12 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"github.com/pactsigner/pactsigner/internal/config"
 	signerv1 "github.com/pactsigner/pactsigner/proto/pact/signer/v1"
+	"github.com/pactsigner/pactsigner/signer"
 )
 
 // callTimeout bounds every call but the wait for a barrier. The longest act, a
@@ -199,7 +201,12 @@ func (a *app) operate(ctx context.Context, t *target, do func(ctx context.Contex
 		grpc.WithUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 			ctx, cancel := context.WithTimeout(ctx, callTimeout)
 			defer cancel()
-			return words(invoke(ctx, method, req, reply, cc, opts...))
+			var header metadata.MD
+			err := invoke(ctx, method, req, reply, cc, append(opts, grpc.Header(&header))...)
+			if said := header.Get(signer.NotDurableHeader); err == nil && len(said) > 0 && method != signerv1.AdminService_Kill_FullMethodName { // which says it in its answer
+				a.note("%s", said[0])
+			}
+			return words(err)
 		}),
 		grpc.WithStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 			cs, err := open(ctx, desc, cc, method, opts...)
@@ -279,6 +286,7 @@ func describe(err error, s signerContext) error {
 	case st.Code() == codes.Unauthenticated:
 		words = fmt.Sprintf("the admin token in %s is not accepted at %s: give --token-file another", s.TokenFile, s.Server)
 	case errorInfo(st) != nil:
+		words = strings.Replace(words, "compromised_kid:", "--compromised:", 1) // the field's name here
 	case st.Code() == codes.Unavailable && !strings.Contains(words, "server preface"): // else it speaks, but not gRPC
 		words = fmt.Sprintf("cannot reach the signer at %s: is it running, and is that its admin listener? (%s)", s.Server, words)
 	case st.Code() == codes.DeadlineExceeded:

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	signerv1 "github.com/pactsigner/pactsigner/proto/pact/signer/v1"
+	"github.com/pactsigner/pactsigner/signer"
 )
 
 // keysService answers ListKeys to one token.
@@ -107,6 +108,38 @@ func TestRotateInterrupted(t *testing.T) {
 		}
 		if want := "key " + testDevice + " is revoked (revision 4), but it is not known whether a key signs; see pactctl keys: interrupted\n"; !strings.HasSuffix(stderr.String(), want) {
 			t.Errorf("%s: stderr is %q", output, stderr)
+		}
+	}
+}
+
+// lonelyService does acts that the store's copies do not acknowledge.
+type lonelyService struct {
+	signerv1.UnimplementedAdminServiceServer
+}
+
+func (lonelyService) InvalidateDevice(ctx context.Context, req *signerv1.InvalidateDeviceRequest) (*signerv1.Device, error) {
+	return &signerv1.Device{Thumbprint: req.Thumbprint}, grpc.SetHeader(ctx, metadata.Pairs(signer.NotDurableHeader, "It is done, but may be lost.", signer.NotDurableHeader, "Nor is it in custody."))
+}
+
+func (lonelyService) KillStatus(context.Context, *signerv1.KillStatusRequest) (*signerv1.KillStatusResponse, error) {
+	return &signerv1.KillStatusResponse{Entries: []*signerv1.KillEntry{{Id: "e1", Scope: &signerv1.Scope{Kind: "all"}}}}, nil
+}
+
+func (lonelyService) Resume(ctx context.Context, req *signerv1.ResumeRequest) (*signerv1.ResumeResponse, error) {
+	return &signerv1.ResumeResponse{Epoch: 2, EntryIds: req.EntryIds, DurableInCustody: true}, grpc.SetHeader(ctx, metadata.Pairs(signer.NotDurableHeader, "They are lifted, but may not stay so."))
+}
+
+// What the signer says of an act that could be lost is printed, beside the result.
+func TestOperateNotDurable(t *testing.T) {
+	url, token, ca := adminServer(t, lonelyService{})
+	for _, test := range []struct{ act, out, said string }{
+		{"devices invalidate " + testDevice, "can neither sign nor enrol", "It is done, but may be lost.\n"},
+		{"resume --all --reason over", "Lifted e1", "They are lifted, but may not stay so.\n"},
+	} {
+		a, stdout, stderr := testApp("", false)
+		code := a.run(t.Context(), append(strings.Fields(test.act), "--yes", "--server", url, "--token-file", token, "--ca-file", ca))
+		if code != 0 || !strings.Contains(stdout.String(), test.out) || !strings.HasSuffix(stderr.String(), test.said) {
+			t.Errorf("%s: %d %q %q", test.act, code, stdout, stderr)
 		}
 	}
 }

@@ -75,10 +75,16 @@ func TestGolden(t *testing.T) {
 				Resumes: []*signerv1.KillResume{{EntryIds: []string{all.Id}, Reason: "the drill is over", Actor: "ops@example.com", Time: ts(-2 * day), Epoch: 6}},
 			})
 		},
+		"kill-thrown": func(p *printer) {
+			printThrown(p, &signerv1.KillResponse{
+				Entry: all,
+				Notes: []string{"No device " + testDevice + " is known to issuer " + longIssuer + ": is it mistyped?"},
+			})
+		},
 		"kill-effective": func(p *printer) {
 			printKilled(p, &signerv1.KillResponse{
 				Entry: &signerv1.KillEntry{Time: ts(0)}, TokensAcceptedUntil: ts(153 * time.Second),
-				Notes: []string{"No device " + testDevice + " is known to issuer " + longIssuer + ": is it mistyped?"},
+				Notes: []string{"said when it was thrown"},
 			}, barrier)
 		},
 		"kill-waited": func(p *printer) {

@@ -88,9 +88,6 @@ func resume(ctx context.Context, a *app, s *operator, req *signerv1.ResumeReques
 	}
 	return a.print(messageJSON(resp), func(p *printer) {
 		p.say(0, "Lifted %s, epoch %d.", strings.Join(resp.EntryIds, ", "), resp.Epoch)
-		if !resp.DurableInCustody {
-			p.line("Not yet durable in custody: custody is away.")
-		}
 	})
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"strings"
 	"time"
 
@@ -202,7 +203,7 @@ func unknownCommand(cmd *cobra.Command, args []string) error {
 // run executes a command line and returns the exit code.
 func (a *app) run(ctx context.Context, args []string) int {
 	root := newRootCmd(a)
-	root.SetArgs(args)
+	root.SetArgs(idsLast(root, args))
 	root.SetIn(a.stdin)
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
@@ -235,6 +236,38 @@ func (a *app) run(ctx context.Context, args []string) int {
 	}
 	fmt.Fprintf(a.stderr, "pactctl: %s%s\n", withoutSecrets(oneLine(err.Error()), args), hint)
 	return code
+}
+
+// thumbprintArg is a key's thumbprint that begins like a flag, as one in 64 does.
+var thumbprintArg = regexp.MustCompile(`^-[A-Za-z0-9_-]{42}$`)
+
+// idsLast moves thumbprints that would pass for flags behind a "--", so that nobody
+// has to know of it. Values of flags stay where they are.
+func idsLast(root *cobra.Command, args []string) []string {
+	cmd, _, err := root.Find(args)
+	if err != nil {
+		return args
+	}
+	var first, ids []string
+	for i, arg := range args {
+		if arg == "--" {
+			return append(append(append(first, "--"), ids...), args[i+1:]...)
+		}
+		value := false // of the flag before it
+		if i > 0 && strings.HasPrefix(args[i-1], "--") {
+			flag := cmd.Flag(args[i-1][2:])
+			value = flag != nil && flag.NoOptDefVal == ""
+		}
+		if thumbprintArg.MatchString(arg) && !value {
+			ids = append(ids, arg)
+		} else {
+			first = append(first, arg)
+		}
+	}
+	if len(ids) == 0 {
+		return args
+	}
+	return append(append(first, "--"), ids...)
 }
 
 // markStart makes every command record that its own code has begun, and name what is

@@ -166,3 +166,22 @@ func TestErrorsHideSecrets(t *testing.T) {
 		}
 	}
 }
+
+// A thumbprint that begins like a flag is one all the same.
+func TestThumbprintLikeAFlag(t *testing.T) {
+	url, token, ca := adminServer(t, lonelyService{})
+	target := []string{"--server", url, "--token-file", token, "--ca-file", ca}
+	for _, first := range []string{"-o", "--", "-_", "-A"} {
+		id := first + testDevice[2:]
+		for _, args := range [][]string{
+			append([]string{"devices", "invalidate", id, "--yes"}, target...),
+			append(append([]string{"devices", "invalidate", "--reason", id, "--yes"}, target...), id),
+			append(append([]string{"devices", "invalidate", "--yes"}, target...), "--", id),
+		} {
+			a, stdout, stderr := testApp("", false)
+			if code := a.run(t.Context(), args); code != 0 || !strings.Contains(stdout.String(), "Device key "+id) {
+				t.Errorf("%q: %d %s%s", args, code, stdout, stderr)
+			}
+		}
+	}
+}

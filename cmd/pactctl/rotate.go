@@ -43,10 +43,15 @@ does nothing and ends with exit code 3.`,
 	f.StringVar(&req.CompromisedKid, "compromised", "", "`KID` of the key to revoke")
 	f.StringVar(&req.Reason, "reason", "", "why, for the audit log")
 	f.BoolVar(&req.DryRun, "dry-run", false, "only show the timeline")
-	cmd.MarkFlagsRequiredTogether("emergency", "compromised")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if to := req.Algorithm; to != "" && to != "ES256" && to != "RS256" {
 			return usagef("--to %q is unknown: say ES256 or RS256", to)
+		}
+		switch {
+		case req.Emergency && req.CompromisedKid == "":
+			return usagef("--emergency revokes a key: name it with --compromised KID, as pactctl keys shows it")
+		case !req.Emergency && req.CompromisedKid != "":
+			return usagef("--compromised goes with --emergency, which revokes that key")
 		}
 		return a.operate(cmd.Context(), t, func(ctx context.Context, s *operator) error {
 			return rotate(ctx, a, s, &req)

@@ -25,9 +25,9 @@ kill switch and the audit log. Custody, which holds the keys, knows which store
 is the right one and what its audit log must have; if the store is not like
 that, the signer answers 503 to everything, and "state status" says what to do.
 
-An export moves a store: from one host's file into a fleet's Redis, or into an
-empty Redis after a loss. Used proofs (four minutes), rate limits and replicas
-are not in it.`
+An export moves a store: from one host's file into a fleet's Redis, or into a
+Redis after a loss. Used proofs (four minutes), rate limits and replicas are not
+in it.`
 	cmd.Example = `  pactctl state status
   pactctl state export state.ndjson
   pactctl state import state.ndjson
@@ -60,7 +60,11 @@ code 1 in all but ok.`,
 				if err := a.print(messageJSON(st), func(p *printer) { printState(p, st) }); err != nil {
 					return err
 				}
-				if st.Condition != string(signer.StateOK) {
+				switch signer.StateCondition(st.Condition) {
+				case signer.StateOK:
+				case signer.StateUnknown:
+					return errors.New("the store's condition is unknown: custody or the store is away")
+				default:
 					return fmt.Errorf("the store's condition is %s: the signer answers 503", st.Condition)
 				}
 				return nil
@@ -260,17 +264,23 @@ func newStateImportCmd(a *app, t *target) *cobra.Command {
 	var accept string
 	cmd := &cobra.Command{
 		Use:   "import FILE",
-		Short: "Put an export into an empty store",
-		Long: `Put an export into an empty store. The file is checked here, and as a whole by
-the signer before it writes anything; a file that was cut off, changed or made
-for other issuers is refused. Nothing of it is served before all of it is there,
-and an import that was interrupted can be repeated.
+		Short: "Put an export into the store",
+		Long: `Put an export into the signer's store. The file is checked here, and as a whole
+by the signer before it writes anything; a file that was cut off, changed or
+made for other issuers is refused. Nothing of it is served before all of it is
+there, the signer answers 503 until then, and an import that was interrupted can
+be repeated.
 
-The file must come from the store that custody knows, and have all that custody
-recorded of its audit log. To take one that does not, or to put it in the place
-of what the store holds, name that store with --accept-loss: what it knew and
-the file does not is forgotten, and enrolment closes if that can be an
-invalidation.
+Without --accept-loss the store must hold no record, and the file must come from
+the store that custody knows, and have all that custody recorded of its audit
+log: then nothing is lost. With --accept-loss and the id that state status shows
+the file takes the place of what the store holds: that is removed, but for the
+kill switch, which is merged. What the store knew and the file does not is
+forgotten, and enrolment closes if that can be an invalidation. The file may be
+another store's then, as when a signer moves to new keys.
+
+An embedded signer takes an import only before any other act: for it make the
+store anew, with signer init --accept-lost-store.
 
 It asks first; in a script, say --yes.`,
 		Example: `  pactctl state import state.ndjson
@@ -397,12 +407,14 @@ func newStateAcceptLossCmd(a *app, t *target) *cobra.Command {
 		Long: `Give up a store that is lost, foreign or rolled back, and for which there is no
 backup or export. Name it by the id that "state status" shows.
 
-Of a store that is lost, or that is another one, everything is forgotten:
-credentials, invalidations, audiences, enrolment tokens, used proofs and the
-audit log; an empty one takes its place. One that went back stays as it is, and
-what was done since is undone. Either way enrolment closes until "state
-open-enrolment", devices that enrol again get the same subject, and the kill
-switch comes back from custody. A store that is found later is refused.
+In place of a lost store an empty one goes on: credentials, invalidations,
+audiences, enrolment tokens, used proofs and the audit log are forgotten, and
+where only a part was lost the rest is removed. One that went back, or was given
+up before, stays as it is: what was done since is undone. In any case enrolment
+closes until "state open-enrolment", devices that enrol again get the same
+subject, and the kill switch comes back from custody. A store that is found
+later is refused, and a Redis with the mark of another deployment is never
+taken.
 
 It asks first; in a script, say --yes.`,
 		Example: `  pactctl state status
@@ -453,7 +465,10 @@ func lossWords(s *signerv1.StoreState) string {
 		return fmt.Sprintf("The store stays as it is, and goes up to audit entry %d of %d. What was done after that is undone: whose credential was revoked is accepted, who was invalidated can sign, audiences are as they were. Enrolment closes until pactctl state open-enrolment. Proofs that devices have used since could be used again.",
 			s.StoreHead.GetSeq(), s.CustodyHead.GetSeq())
 	}
-	return "An empty store takes its place. Forgotten are: credentials, whose holders are refused until you create new ones; invalidations, so enrolment closes until pactctl state open-enrolment; audiences, which nobody can sign for until you set them again; enrolment tokens; the audit log. Proofs that devices have used within the last four minutes could be used again. Devices must enrol again and get the same subjects; the kill switch comes back from custody."
+	if s.Condition == string(signer.StateForeign) {
+		return "The store that is configured now takes its place as it is, if it was this signer's before. What was done since it was given up is undone: whose credential was revoked is accepted, who was invalidated can sign, audiences are as they were. Enrolment closes until pactctl state open-enrolment. Proofs that devices have used since could be used again."
+	}
+	return "An empty store takes its place; what is left of it is removed. Forgotten are: credentials, whose holders are refused until you create new ones; invalidations, so enrolment closes until pactctl state open-enrolment; audiences, which nobody can sign for until you set them again; enrolment tokens; the audit log. Proofs that devices have used within the last four minutes could be used again. Devices must enrol again and get the same subjects; the kill switch comes back from custody."
 }
 
 func newStateOpenEnrolmentCmd(a *app, t *target) *cobra.Command {
@@ -468,12 +483,20 @@ invalidated: the store has forgotten them, and they could enrol.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.operate(cmd.Context(), t, func(ctx context.Context, s *operator) error {
+				before, err := s.GetState(ctx, &signerv1.GetStateRequest{})
+				if err != nil {
+					return err
+				}
 				st, err := s.OpenEnrolment(ctx, &signerv1.OpenEnrolmentRequest{})
 				if err != nil {
 					return err
 				}
 				return a.print(messageJSON(st), func(p *printer) {
-					p.line("Enrolment is as it is configured.")
+					if before.EnrolmentClosed {
+						p.line("Enrolment was closed, and is as configured again.")
+					} else {
+						p.line("Enrolment was not closed: it is as configured, and nothing was changed.")
+					}
 				})
 			})
 		},

@@ -109,11 +109,12 @@ func TestStateStatus(t *testing.T) {
 			"condition   foreign\nkind        redis\nstore       abc\nfound       xyz\uFFFD[2J\n"},
 		{&signerv1.StoreState{Condition: "ok", Kind: "bolt", Store: "abc", Found: "abc", EnrolmentClosed: true}, 0,
 			"condition   ok\nkind        bolt\nstore       abc\nenrolment   closed, since the store was lost or went back\n\nWho was invalidated after the store's last export or backup is not known any\nmore. When you have invalidated those again: pactctl state open-enrolment.\n"},
+		{&signerv1.StoreState{Condition: "unknown", Kind: "redis", Store: "abc"}, exitFailed, "condition   unknown\nkind        redis\nstore       abc\nfound       no id\n"},
 		{&signerv1.StoreState{Condition: "uninitialised"}, exitFailed, "condition   uninitialised\nstore       none yet\n"},
 	} {
 		svc.state = c.state
 		code, stdout, stderr := run("", false, "state", "status")
-		if code != c.code || stdout != c.want || (code != 0) != strings.Contains(stderr, c.state.Condition+": the signer answers 503") {
+		if code != c.code || stdout != c.want || (code != 0) != strings.Contains(stderr, "condition is "+c.state.Condition+": ") || strings.Contains(stderr, "503") != (code != 0 && c.state.Condition != "unknown") {
 			t.Errorf("%s: %d\n%s%s", c.state.Condition, code, stdout, stderr)
 		}
 		if code, stdout, _ := run("", false, "state", "status", "-o", "json"); code != c.code || !strings.Contains(stdout, `"condition": "`+c.state.Condition+`"`) {
@@ -122,7 +123,7 @@ func TestStateStatus(t *testing.T) {
 	}
 
 	// What is forgotten is said before the question, and depends on the condition.
-	for condition, want := range map[string]string{"lost": "An empty store takes its place. Forgotten are: credentials", "rolled_back": "The store stays as it is, and goes up to audit entry 5 of 7."} {
+	for condition, want := range map[string]string{"lost": "An empty store takes its place; what", "foreign": "as it is, if it was this", "rolled_back": "The store stays as it is, and goes up to audit entry 5 of 7."} {
 		svc.state = &signerv1.StoreState{Condition: condition, Store: "abc", StoreHead: &signerv1.AuditHead{Seq: 5}, CustodyHead: &signerv1.AuditHead{Seq: 7}}
 		code, stdout, stderr := run("n\n", true, "state", "accept-loss", "--store", "abc", "--reason", "gone")
 		if code != exitFailed || stdout != "" || !strings.Contains(stderr, want) || !strings.Contains(stderr, "Give up store abc for good? [y/N]") {

@@ -6,8 +6,10 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/go-json-experiment/json"
 
@@ -36,6 +38,13 @@ func TestCommands(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	none := filepath.Join(dir, "none")
+	missingFiles := []string{
+		"--set", "custody.kind=vault", "--set", "custody.vault.addresses=https://vault:8200", "--set", "custody.vault.caFile=" + none,
+		"--set", "custody.vault.auth.method=token", "--set", "custody.vault.auth.tokenFile=" + none,
+		"--set", "store.kind=redis", "--set", "store.redis.addresses=redis:6379", "--set", "store.redis.passwordFile=" + none,
+		"--set", "store.redis.tls.enabled=true", "--set", "store.redis.tls.caFile=" + good, "--set", "issuers.0.url=https://pa.example.com",
+	}
 	for name, c := range map[string]struct {
 		environ []string
 		args    []string
@@ -50,7 +59,11 @@ func TestCommands(t *testing.T) {
 		"help has examples": {nil, []string{"serve", "--help"}, exitOK, `(?s)Examples:.*signer serve --config`, `^$`},
 		"check":             {nil, []string{"config", "check", "--config", good}, exitOK, `fine.*https://pa\.example\.com`, `^$`},
 		"check tells where": {nil, []string{"config", "check", "--config", good}, exitOK, `(?s)Custody: local, .*custody\n +Store: +bolt, .*store\.db\n`, `^$`},
-		"check Vault":       {nil, []string{"config", "check", "--set", "custody.kind=vault", "--set", "custody.vault.addresses=http://vault:8200", "--set", "custody.vault.auth.method=token", "--set", "custody.vault.auth.tokenFile=t", "--insecure-vault"}, exitOK, `Custody: vault, http://vault:8200; Vault signs`, `^$`},
+		"check Vault":       {nil, []string{"config", "check", "--set", "custody.kind=vault", "--set", "custody.vault.addresses=http://vault:8200", "--set", "custody.vault.auth.method=token", "--set", "custody.vault.auth.tokenFile=" + good, "--insecure-vault"}, exitOK, `Custody: vault, http://vault:8200; Vault signs`, `^$`},
+		"check names files": {nil, append([]string{"config", "check"}, missingFiles...), exitUsage, `^$`, `(?s)custody\.vault\.caFile: .*custody\.vault\.auth\.tokenFile: .*store\.redis\.passwordFile: .*store\.redis\.tls\.caFile: .*no certificate`},
+		"serve names files": {nil, append([]string{"serve"}, missingFiles...), exitUsage, `^$`, `(?s)custody\.vault\.caFile: .*store\.redis\.passwordFile: `},
+		"init names files":  {nil, append([]string{"init"}, missingFiles...), exitUsage, `^$`, `store\.redis\.passwordFile: `},
+		"init makes none":   {nil, []string{"init", "--admin-token-file", filepath.Join(dir, "no", "where")}, exitUsage, `^$`, `--admin-token-file: the folder .*no is not there`},
 		"check by env":      {[]string{config.EnvFile + "=" + good}, []string{"config", "check"}, exitOK, `https://pa\.example\.com`, `^$`},
 		"check names all":   {nil, []string{"config", "check", "--config", bad}, exitUsage, `^$`, `(?s)issuers\.0\.tokenTTL.*log\.level`},
 		"check flag wins":   {[]string{"PACT_SIGNER_LOG_LEVEL=loud"}, []string{"config", "check", "--log-level", "warn"}, exitOK, `fine`, `^$`},
@@ -59,6 +72,8 @@ func TestCommands(t *testing.T) {
 		"set keeps commas":  {nil, []string{"config", "show", "--set", "trustedProxies=10.0.0.0/8,fd00::/8"}, exitOK, `(?s)- 10\.0\.0\.0/8\n.*- fd00::/8`, `^$`},
 		"show":              {nil, []string{"config", "show", "--config", good}, exitOK, `(?s)address: 127\.0\.0\.1:8787.*tokenTTL: 2m0s`, `^$`},
 		"keys":              {nil, []string{"config", "keys"}, exitOK, `issuers\.#\.tokenTTL +PACT_SIGNER_ISSUERS_#_TOKEN_TTL\n`, `^$`},
+		"redis acl":         {nil, []string{"redis", "acl", "--set", "store.redis.username=me", "--set", "store.redis.prefix=mine"}, exitOK, `^ACL SETUSER me on >PASSWORD resetkeys ~mine:\* resetchannels &mine:\* .*\+evalsha.*\n$`, `^$`},
+		"redis acl no user": {nil, []string{"redis", "acl"}, exitUsage, `^$`, `store\.redis\.username`},
 		"token":             {nil, []string{"token", "create", "--name", "ci", "--role", "viewer"}, exitOK, `(?s)pact_admin_[A-Z2-7]{52}\n.*name: ci\n +role: viewer\n +hash: sha256:[0-9a-f]{64}\n`, `^$`},
 		"token role":        {nil, []string{"token", "create", "--name", "ci", "--role", "boss"}, exitUsage, `^$`, `role.*viewer, operator, admin`},
 		"token name":        {nil, []string{"token", "create", "--role", "viewer"}, exitUsage, `^$`, `name`},
@@ -75,6 +90,27 @@ func TestCommands(t *testing.T) {
 				t.Errorf("error %q, want %s", stderr, c.stderr)
 			}
 		})
+	}
+}
+
+// Every page of help fits a terminal.
+func TestHelpFits(t *testing.T) {
+	a := &app{}
+	pages := [][]string{nil}
+	for i := 0; i < len(pages); i++ {
+		cmd, _, err := a.rootCmd().Find(pages[i])
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, sub := range cmd.Commands() {
+			pages = append(pages, append(slices.Clone(pages[i]), sub.Name()))
+		}
+		_, out, _ := run(t, nil, append(slices.Clone(pages[i]), "--help")...)
+		for line := range strings.Lines(out) {
+			if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > 80 {
+				t.Errorf("%v: %d columns: %s", pages[i], n, line)
+			}
+		}
 	}
 }
 

@@ -92,8 +92,9 @@ func (a *app) configCheckCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check",
 		Short: "Say whether serve would take this configuration",
-		Long: `Reads the configuration as serve does, from file, environment and flags, and names
-everything that is wrong with it. Opens no socket and no store, and shows no secret.`,
+		Long: `Reads the configuration as serve does, from file, environment and flags, and
+names everything that is wrong with it, and with the files of secrets and
+certificates that it names. Opens no socket and no store, and shows no secret.`,
 		Example: `  signer config check --config signer.yaml
   signer config check --config signer.yaml --set issuers.0.tokenTTL=90s`,
 		Args: cobra.NoArgs,
@@ -103,6 +104,9 @@ everything that is wrong with it. Opens no socket and no store, and shows no sec
 		c, err := flags.load()
 		if err != nil {
 			return err
+		}
+		if err := c.CheckFiles(true); err != nil {
+			return usageError{err}
 		}
 		names := make([]string, len(c.Issuers))
 		for i, is := range c.Issuers {
@@ -131,7 +135,7 @@ func (a *app) configShowCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "show",
 		Short:   "Print the configuration in effect, defaults included",
-		Long:    "Prints the configuration in effect as YAML, defaults included, token hashes redacted.",
+		Long:    "Prints the configuration in effect as YAML, defaults included, token hashes\nredacted.",
 		Example: "  signer config show --config signer.yaml",
 		Args:    cobra.NoArgs,
 	}

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -17,7 +19,8 @@ func (a *app) initCmd() *cobra.Command {
 		Short: "Make a deployment: its keys, its store and the first admin token",
 		Long: `Makes what is not there yet: the data folder, custody's own keys, the store and
 the first admin token, whose file only its owner can read. It can be run again
-and changes nothing that exists. An embedded signer does the same when it starts.
+and changes nothing that exists. An embedded signer does the same when it
+starts.
 
 With store.kind redis it is run once, before the first replica starts or while
 replicas wait for it: it writes into custody that the deployment is being made,
@@ -47,6 +50,12 @@ The token itself is not kept anywhere else. If its file is lost, run init
 		if err != nil {
 			return err
 		}
+		if err := cfg.CheckFiles(true); err != nil {
+			return usageError{err}
+		}
+		if err := folderThere(options.AdminTokenFile); err != nil {
+			return usageError{err}
+		}
 		result, err := server.Init(cmd.Context(), cfg, options)
 		if err != nil {
 			return err
@@ -62,6 +71,18 @@ The token itself is not kept anywhere else. If its file is lost, run init
 		return printInit(a.stdout, result)
 	}
 	return cmd
+}
+
+// folderThere refuses a file in a folder that is not there: it was hardly meant.
+func folderThere(file string) error {
+	if file == "" {
+		return nil
+	}
+	dir := filepath.Dir(file)
+	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
+		return fmt.Errorf("--admin-token-file: the folder %s is not there: make it, or name another", dir)
+	}
+	return nil
 }
 
 func printInit(out io.Writer, r server.InitResult) error {

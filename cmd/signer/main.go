@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -85,8 +86,9 @@ Exit codes: 0 done, 1 failed, 2 wrong usage or configuration.`,
 		RunE:              showHelp,
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
 	}
+	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages ", ".FlagUsagesWrapped 80 "))
 	root.SetVersionTemplate("{{.Version}}\n")
-	root.AddCommand(a.serveCmd(), a.initCmd(), a.configCmd(), a.tokenCmd(), a.vaultCmd(), a.versionCmd())
+	root.AddCommand(a.serveCmd(), a.initCmd(), a.configCmd(), a.tokenCmd(), a.vaultCmd(), a.redisCmd(), a.versionCmd())
 	return root
 }
 

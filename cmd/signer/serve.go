@@ -23,21 +23,23 @@ func (a *app) serveCmd() *cobra.Command {
 		Use:   "serve",
 		Short: "Run the signer",
 		Long: `Runs the signer until it is told to stop (SIGTERM, SIGINT): then it is not ready
-any more, lets requests in flight finish, and exits. A second signal exits at once.
+any more, lets requests in flight finish, and exits. A second signal exits at
+once.
 
 Without arguments it runs embedded: on loopback, with keys and records in a data
 folder that it makes itself, and with one issuer whose URL is the public
 listener's. Everything can be set by a YAML file, by PACT_SIGNER_… variables and
 by flags; see signer config keys.
 
-With store.kind redis any number of replicas share the records; signer init makes
-such a deployment once. A replica waits, not ready, for Vault, Redis and init.
+With store.kind redis any number of replicas share the records; signer init
+makes such a deployment once. A replica waits, not ready, for Vault, Redis and
+init.
 
 With -o json it prints one line on standard output when it is ready:
 {"public", "grpc", "admin", "ops", "issuers", "adminTokenFile"}. Logs go to
 standard error.`,
 		Example: `  signer serve
-  signer serve --data ./state --public 127.0.0.1:0 --grpc 127.0.0.1:0 --admin 127.0.0.1:0 --ops 127.0.0.1:0 -o json
+  signer serve --data ./state --public 127.0.0.1:0 -o json
   signer serve --config /etc/pact/signer.yaml --log-level debug
   signer serve --set issuers.0.tokenTTL=60s --set issuers.0.enrolment=token`,
 		Args: cobra.NoArgs,
@@ -48,6 +50,9 @@ standard error.`,
 		cfg, err := flags.load()
 		if err != nil {
 			return err
+		}
+		if err := cfg.CheckFiles(false); err != nil {
+			return usageError{err}
 		}
 		return a.serve(cmd.Context(), cfg, *output)
 	}

@@ -23,10 +23,10 @@ func (a *app) tokenCmd() *cobra.Command {
 func (a *app) tokenCreateCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "create",
-		Short: "Make an admin token, and the lines of the configuration that let it in",
-		Long: `Makes an admin token and prints it this once, with the item for admin.tokens that
-lets it in: the configuration holds only its hash. Nothing is changed until the
-item is in the configuration and the signer was started again.
+		Short: "Make an admin token, and the configuration that lets it in",
+		Long: `Makes an admin token and prints it this once, with the item for admin.tokens
+that lets it in: the configuration holds only its hash. Nothing is changed until
+the item is in the configuration and the signer was started again.
 
 Roles: a viewer reads; an operator also kills, resumes, invalidates devices and
 revokes credentials; an admin does everything.`,

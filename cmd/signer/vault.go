@@ -16,6 +16,7 @@ import (
 	"github.com/pactsigner/pactsigner/custody/vault"
 	"github.com/pactsigner/pactsigner/internal/config"
 	"github.com/pactsigner/pactsigner/internal/server"
+	"github.com/pactsigner/pactsigner/rotation"
 )
 
 func (a *app) vaultCmd() *cobra.Command {
@@ -23,8 +24,8 @@ func (a *app) vaultCmd() *cobra.Command {
 		Use:   "vault",
 		Short: "Prepare HashiCorp Vault for a signer, and check it",
 		Long: `With custody.kind vault, keys, and what must live as long as they do, are in
-HashiCorp Vault. bootstrap prepares it, as an operator of Vault; check looks at it
-as the signer; policy prints what the signer may do there.`,
+HashiCorp Vault. bootstrap prepares it, as an operator of Vault; check looks at
+it as the signer; policy prints what the signer may do there.`,
 		Args: subcommandOnly,
 		RunE: showHelp,
 	}
@@ -66,9 +67,10 @@ func (a *app) vaultCheckCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check",
 		Short: "Say what is missing in Vault, and what is too much",
-		Long: `Logs in to Vault as the signer would and looks at the server, the login, what the
-policy allows and what it should not, the mounts, the subject key and, in mode
-wrapped, the wrapping key. Each finding says what to do. It changes nothing.
+		Long: `Logs in to Vault as the signer would and looks at the server, the login, what
+the policy allows and what it should not, the mounts, the subject key, the key
+schedules' keys and, in mode wrapped instead of these, the wrapping key. Each
+finding says what to do. It changes nothing.
 
 Exit code 1 if there is a problem; warnings alone are 0.`,
 		Example: `  signer vault check --config /etc/pact/signer.yaml
@@ -85,7 +87,25 @@ Exit code 1 if there is a problem; warnings alone are 0.`,
 		if cfg.Custody.Kind != "vault" {
 			return usageError{fmt.Errorf("custody.kind is %s: there is no Vault to check", cfg.Custody.Kind)}
 		}
-		findings := vault.Check(cmd.Context(), server.VaultConfig(cfg, nil))
+		var schedules []string
+		for _, is := range cfg.Issuers {
+			if is.URL == "" { // told only when it listens
+				continue
+			}
+			name, err := rotation.DocumentName(is.URL)
+			if err != nil {
+				return usageError{err}
+			}
+			schedules = append(schedules, name)
+		}
+		findings := vault.Check(cmd.Context(), server.VaultConfig(cfg, nil), schedules...)
+		with := strings.NewReplacer()
+		if flags.file != "" { // the commands that they name want it too
+			with = strings.NewReplacer("signer vault bootstrap", "signer vault bootstrap --config "+flags.file, "signer vault policy", "signer vault policy --config "+flags.file)
+		}
+		for i := range findings {
+			findings[i].Fix, findings[i].Detail = with.Replace(findings[i].Fix), oneLine(findings[i].Detail)
+		}
 		if *output == "json" {
 			err = a.printJSON(map[string]any{"findings": findings})
 		} else {
@@ -111,7 +131,7 @@ Exit code 1 if there is a problem; warnings alone are 0.`,
 func printFindings(out io.Writer, findings []vault.Finding) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	for _, f := range findings {
-		fmt.Fprintf(w, "%s\t%s\t%s\n", f.Severity, f.Check, oneLine(f.Detail))
+		fmt.Fprintf(w, "%s\t%s\t%s\n", f.Severity, f.Check, f.Detail)
 		if f.Fix != "" {
 			fmt.Fprintf(w, "\t\tfix: %s\n", f.Fix)
 		}
@@ -127,8 +147,10 @@ func (a *app) vaultBootstrapCmd() *cobra.Command {
 		Use:   "bootstrap",
 		Short: "Prepare Vault: mounts, subject key with its backup, policy, role",
 		Long: `Prepares the Vault that VAULT_ADDR names (default: the configured address), with
-the token in VAULT_TOKEN and the other variables of the vault command, for a signer
-of this configuration:
+the token in VAULT_TOKEN, an operator's, and the other variables of the vault
+command (VAULT_CACERT, VAULT_NAMESPACE, VAULT_SKIP_VERIFY, …), for a signer of
+this configuration. It alone reads these: serve, init and check go by the
+configuration. It makes:
 
   transit and KV version 2 at their mounts
   the subject key, which every caller's subject is derived from. It is made here
@@ -137,19 +159,22 @@ of this configuration:
     changes every subject
   in mode wrapped (custody.vault.wrapped) the wrapping key
   the policy
-  with --with-role the role that custody.vault.auth logs in with: an AppRole, whose
-    role id and secret id are written to roleIdFile and secretIdFile, or a
+  with --with-role the role that custody.vault.auth logs in with: an AppRole,
+    whose role id and secret id are written to roleIdFile and secretIdFile, or a
     Kubernetes role for --service-account
 
 It can be run again at any time, and after an interruption at any point. What is
-there is checked and kept: it never makes a second subject key, never overwrites a
-backup, and refuses keys that could leave Vault.
+there is checked and kept: it never makes a second subject key, never overwrites
+a backup, and refuses keys that could leave Vault.
 
 For a fresh Vault in place of a lost one: --restore-subject-key.`,
 		Example: `  age-keygen -o offline.key
-  signer vault bootstrap --config signer.yaml --backup subject.backup --backup-to age1… --with-role
-  signer vault bootstrap --config signer.yaml --with-role --service-account pact/signer
-  signer vault bootstrap --config signer.yaml --restore-subject-key subject.backup --identity offline.key`,
+  signer vault bootstrap --config signer.yaml --with-role \
+    --backup subject.backup --backup-to age1…
+  signer vault bootstrap --config signer.yaml --with-role \
+    --service-account pact/signer
+  signer vault bootstrap --config signer.yaml \
+    --restore-subject-key subject.backup --identity offline.key`,
 		Args: cobra.NoArgs,
 	}
 	flags := a.configFlags(cmd)
@@ -188,6 +213,13 @@ For a fresh Vault in place of a lost one: --restore-subject-key.`,
 			return usageError{err}
 		}
 		result, err := vault.Bootstrap(cmd.Context(), client, server.VaultConfig(cfg, nil), o)
+		var wrong *vault.OptionsError
+		if errors.As(err, &wrong) {
+			return usageError{err}
+		}
+		if err != nil { // Vault's client writes over several lines
+			err = errors.New(oneLine(err.Error()))
+		}
 		if *output == "json" {
 			return errors.Join(err, a.printJSON(result))
 		}

@@ -11,6 +11,7 @@ import (
 	"filippo.io/age"
 
 	"github.com/pactsigner/pactsigner/custody/vault"
+	"github.com/pactsigner/pactsigner/rotation"
 	"github.com/pactsigner/pactsigner/test/servers"
 )
 
@@ -55,16 +56,19 @@ func TestVaultCommands(t *testing.T) {
 	o := newVaultOperator(t, v)
 
 	code, out, errs := run(t, nil, "vault", "check", "--config", o.config)
-	if code != exitFailure || !strings.Contains(out, "problem  login") || !strings.Contains(out, "fix: ") || !strings.Contains(errs, "are problems") {
+	if code != exitFailure || !strings.Contains(out, "problem  login") || !strings.Contains(out, "signer vault bootstrap --config "+o.config) || !strings.Contains(errs, "are problems") {
 		t.Errorf("check of a Vault that nobody prepared: %d\n%s%s", code, out, errs)
 	}
 	code, out, errs = run(t, nil, "vault", "bootstrap", "--config", o.config, "--with-role")
-	if code != exitFailure || !strings.Contains(errs, "say where its backup goes") || !strings.Contains(out, "made") {
+	if code != exitUsage || !strings.Contains(errs, "--backup FILE --backup-to RECIPIENT") || out != "" {
 		t.Errorf("bootstrap without a backup: %d\n%s%s", code, out, errs)
+	}
+	if mounts, err := v.Client().Sys().ListMountsWithContext(t.Context()); err != nil || mounts["transit/"] != nil {
+		t.Errorf("it made mounts all the same: %v %v", mounts, err)
 	}
 	bootstrap := []string{"vault", "bootstrap", "--config", o.config, "--backup", o.backup, "--backup-to", o.recipient, "--with-role"}
 	code, out, errs = run(t, nil, bootstrap...)
-	if code != exitOK || !strings.Contains(out, "made   subject key mine-subject") || !strings.Contains(out, "Check value") || errs != "" {
+	if code != exitOK || !strings.Contains(out, "made  subject key mine-subject") || !strings.Contains(out, "Check value") || errs != "" {
 		t.Fatalf("bootstrap: %d\n%s%s", code, out, errs)
 	}
 	secretID, err := os.ReadFile(o.secretID)
@@ -89,6 +93,29 @@ func TestVaultCommands(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &checked); err != nil || code != exitOK || len(checked.Findings) < 8 {
 		t.Errorf("check as JSON: %d, %v\n%s", code, err, out)
 	}
+	// The issuer's schedule has a key that may have left Vault.
+	const issuer = "https://pa.example.com"
+	keyring, err := vault.Open(vault.Config{Addresses: []string{v.Addr}, Prefix: "mine", Auth: vault.Auth{
+		Method: "approle", RoleIDFile: filepath.Join(filepath.Dir(o.secretID), "role-id"), SecretIDFile: o.secretID,
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer keyring.Close()
+	document, err := rotation.DocumentName(issuer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := keyring.Swap(t.Context(), document, 0, []byte(`{"keys":[{"kid":"x","ref":"leaky"}]}`)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := v.Client().Logical().WriteWithContext(t.Context(), "transit/keys/mine-leaky", map[string]any{"type": "ecdsa-p256", "exportable": true}); err != nil {
+		t.Fatal(err)
+	}
+	code, out, errs = run(t, nil, "vault", "check", "--config", o.config, "--set", "issuers.0.url="+issuer)
+	if code != exitFailure || !strings.Contains(out, "problem  signing key") || !strings.Contains(out, "mine-leaky") || !strings.Contains(errs, "are problems") {
+		t.Errorf("check of a schedule with a bad key: %d\n%s%s", code, out, errs)
+	}
 	if out, err := v.Client().Sys().GetPolicyWithContext(context.Background(), "mine"); err != nil {
 		t.Error(err)
 	} else if _, printed, _ := run(t, nil, "vault", "policy", "--config", o.config); printed != out {
@@ -98,6 +125,18 @@ func TestVaultCommands(t *testing.T) {
 	fresh := servers.StartVault(t, servers.VaultOptions{})
 	t.Setenv("VAULT_ADDR", fresh.Addr)
 	t.Setenv("VAULT_TOKEN", fresh.RootToken)
+	other, err := age.GenerateX25519Identity()
+	if err != nil {
+		t.Fatal(err)
+	}
+	wrong := filepath.Join(t.TempDir(), "other.key")
+	if err := os.WriteFile(wrong, []byte(other.String()+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	code, out, errs = run(t, nil, "vault", "bootstrap", "--config", o.config, "--restore-subject-key", o.backup, "--identity", wrong)
+	if mounts, err := fresh.Client().Sys().ListMountsWithContext(t.Context()); code != exitUsage || !strings.Contains(errs, "restore the subject key") || out != "" || err != nil || mounts["transit/"] != nil {
+		t.Errorf("restore with another identity: %d\n%s%s%v %v", code, out, errs, mounts, err)
+	}
 	code, out, errs = run(t, nil, "vault", "bootstrap", "--config", o.config, "--restore-subject-key", o.backup, "--identity", o.identity)
 	if code != exitOK || !strings.Contains(out, "restored  subject key") || !strings.Contains(out, result.SubjectCheck) {
 		t.Errorf("restore: %d\n%s%s", code, out, errs)

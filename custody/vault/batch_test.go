@@ -20,7 +20,10 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/go-jose/go-jose/v4"
 
@@ -30,11 +33,14 @@ import (
 // signingVault has one key in memory. distort may change its results.
 type signingVault struct {
 	t       *testing.T
+	mu      sync.Mutex // held while it answers
 	key     *ecdsa.PrivateKey
 	distort func(results []map[string]any) []map[string]any
 }
 
 func (v *signingVault) answer(r *http.Request) (*http.Response, error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
 	switch {
 	case strings.HasSuffix(r.URL.Path, "/lookup-self"):
 		return response(r, 200, `{"data":{"ttl":0}}`), nil
@@ -373,5 +379,52 @@ func FuzzParseHMAC(f *testing.F) {
 		if len(mac) != sha256.Size || "vault:v1:"+base64.StdEncoding.EncodeToString(mac) != text {
 			t.Fatalf("%q is accepted as %x", text, mac)
 		}
+	})
+}
+
+// A key that was replaced is found out by a refusal, and by the review without any.
+func TestReplacedKeyIsFoundOut(t *testing.T) {
+	another := func(v *signingVault) {
+		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		if err != nil {
+			v.t.Fatal(err)
+		}
+		v.key = key
+	}
+	digest := make([]byte, sha256.Size)
+	t.Run("refusal", func(t *testing.T) {
+		v := &signingVault{}
+		tr, _ := v.transit(t)
+		v.batch(t, tr, 1)
+		v.distort = func(r []map[string]any) []map[string]any {
+			another(v)
+			delete(r[0], "signature")
+			r[0]["error"] = "signing key not found"
+			return r
+		}
+		v.batch(t, tr, 1)
+		v.distort = nil
+		calls := tr.calls.Load()
+		if _, err := tr.Sign(t.Context(), "a", digest); !errors.Is(err, custody.ErrUnavailable) || tr.calls.Load() != calls {
+			t.Errorf("%v after %d more calls, want ErrUnavailable after none", err, tr.calls.Load()-calls)
+		}
+	})
+	t.Run("review", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			v := &signingVault{}
+			tr, log := v.transit(t)
+			v.batch(t, tr, 1)
+			v.mu.Lock()
+			another(v)
+			v.mu.Unlock()
+			time.Sleep(reviewEvery)
+			synctest.Wait()
+			if !log.contains("another key than before") {
+				t.Error("no alarm")
+			}
+			if _, err := tr.Sign(t.Context(), "a", digest); !errors.Is(err, custody.ErrUnavailable) {
+				t.Errorf("%v, want ErrUnavailable", err)
+			}
+		})
 	})
 }

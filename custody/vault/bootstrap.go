@@ -1,6 +1,7 @@
 package vault
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/rsa"
@@ -108,7 +109,7 @@ func Bootstrap(ctx context.Context, client *api.Client, cfg Config, o BootstrapO
 	}
 	b := &bootstrap{client: client, cfg: cfg, o: o}
 	b.result.Policy = o.Policy
-	for _, step := range []func(context.Context) error{b.mounts, b.neighbours, b.subjectKey, b.wrapKey, b.policy, b.appRole, b.kubernetes} {
+	for _, step := range []func(context.Context) error{b.possible, b.mounts, b.neighbours, b.subjectKey, b.wrapKey, b.policy, b.appRole, b.kubernetes} {
 		if err := step(ctx); err != nil {
 			return b.result, err
 		}
@@ -131,35 +132,54 @@ func (b *bootstrap) note(text string, args ...any) {
 	b.result.Notes = append(b.result.Notes, fmt.Sprintf(text, args...))
 }
 
+// OptionsError says that BootstrapOptions do not fit what Vault has. Nothing was
+// written.
+type OptionsError struct{ Err error }
+
+func (e *OptionsError) Error() string { return e.Err.Error() }
+
+// Unwrap gives the cause.
+func (e *OptionsError) Unwrap() error { return e.Err }
+
+// possible refuses, before anything is made, what would end half-way: a backup that
+// cannot be read, or a subject key that must be made and would have none.
+func (b *bootstrap) possible(ctx context.Context) error {
+	if b.o.RestoreFile != "" {
+		key, err := readBackup(b.o.RestoreFile, b.cfg.Prefix, b.o.RestoreWith)
+		clear(key)
+		if err != nil {
+			return &OptionsError{fmt.Errorf("restore the subject key: %w", err)}
+		}
+		return nil
+	}
+	if b.o.BackupFile != "" && len(b.o.BackupTo) > 0 {
+		return nil
+	}
+	key, err := b.key(ctx, b.cfg.subjectKey())
+	if err == nil && key == nil {
+		err = &OptionsError{fmt.Errorf("the subject key %s must be made, once and for all: say where its backup goes and to whom it is encrypted (--backup FILE --backup-to RECIPIENT), or restore one (--restore-subject-key FILE --identity FILE)", b.cfg.subjectKey())}
+	}
+	return err
+}
+
 // mounts enables the two secrets engines.
 func (b *bootstrap) mounts(ctx context.Context) error {
-	mounted, err := b.client.Sys().ListMountsWithContext(ctx)
+	m, done, err := b.mount(ctx, b.cfg.Transit, &api.MountInput{Type: "transit"})
 	if err != nil {
-		return fmt.Errorf("list the secrets engines: %w", err)
+		return fmt.Errorf("enable transit at %s: %w", b.cfg.Transit, err)
 	}
-	switch m := mounted[b.cfg.Transit+"/"]; {
-	case m == nil:
-		if err := b.client.Sys().MountWithContext(ctx, b.cfg.Transit, &api.MountInput{Type: "transit"}); err != nil {
-			return fmt.Errorf("enable transit at %s: %w", b.cfg.Transit, err)
-		}
-		b.step(stepMade, "transit at %s", b.cfg.Transit)
-	case m.Type != "transit":
+	if m.Type != "transit" {
 		return fmt.Errorf("the mount %s is of type %s, not transit: name another one", b.cfg.Transit, m.Type)
-	default:
-		b.step(stepFound, "transit at %s", b.cfg.Transit)
 	}
-	switch m := mounted[b.cfg.KV+"/"]; {
-	case m == nil:
-		input := &api.MountInput{Type: "kv", Options: map[string]string{"version": "2"}}
-		if err := b.client.Sys().MountWithContext(ctx, b.cfg.KV, input); err != nil {
-			return fmt.Errorf("enable KV version 2 at %s: %w", b.cfg.KV, err)
-		}
-		b.step(stepMade, "KV version 2 at %s", b.cfg.KV)
-	case m.Type != "kv" || m.Options["version"] != "2":
+	b.step(done, "transit at %s", b.cfg.Transit)
+	m, done, err = b.mount(ctx, b.cfg.KV, &api.MountInput{Type: "kv", Options: map[string]string{"version": "2"}})
+	if err != nil {
+		return fmt.Errorf("enable KV version 2 at %s: %w", b.cfg.KV, err)
+	}
+	if m.Type != "kv" || m.Options["version"] != "2" {
 		return fmt.Errorf("the mount %s is %s version %q, and documents need KV version 2: name another one, or upgrade it with vault kv enable-versioning %s", b.cfg.KV, m.Type, m.Options["version"], b.cfg.KV)
-	default:
-		b.step(stepFound, "KV version 2 at %s", b.cfg.KV)
 	}
+	b.step(done, "KV version 2 at %s", b.cfg.KV)
 	config, err := b.kvReady(ctx)
 	if err != nil {
 		return fmt.Errorf("read the configuration of %s: %w", b.cfg.KV, err)
@@ -169,6 +189,36 @@ func (b *bootstrap) mounts(ctx context.Context) error {
 	}
 	return nil
 }
+
+// mount enables a secrets engine at a path that has none, and returns the one that is
+// there then.
+func (b *bootstrap) mount(ctx context.Context, path string, input *api.MountInput) (*api.MountOutput, string, error) {
+	mounted, err := b.client.Sys().ListMountsWithContext(ctx)
+	if err != nil {
+		return nil, "", fmt.Errorf("list the secrets engines: %w", err)
+	}
+	if m := mounted[path+"/"]; m != nil {
+		return m, stepFound, nil
+	}
+	made := b.client.Sys().MountWithContext(ctx, path, input)
+	if made != nil && !isInUse(made) {
+		return nil, "", made
+	}
+	if mounted, err = b.client.Sys().ListMountsWithContext(ctx); err != nil {
+		return nil, "", fmt.Errorf("list the secrets engines: %w", err)
+	}
+	switch m := mounted[path+"/"]; {
+	case m == nil: // in use is a path above or below
+		return nil, "", cmp.Or(made, errors.New("it is not there after it was enabled: run this again"))
+	case made != nil: // another bootstrap was faster
+		return m, stepFound, nil
+	default:
+		return m, stepMade, nil
+	}
+}
+
+// isInUse tells Vault's words for a path that has a mount already.
+func isInUse(err error) bool { return strings.Contains(err.Error(), "path is already in use") }
 
 // kvReady waits until a KV mount is past its upgrade, and returns its configuration.
 func (b *bootstrap) kvReady(ctx context.Context) (kvConfig, error) {
@@ -232,7 +282,7 @@ func (b *bootstrap) neighbours(ctx context.Context) error {
 }
 
 // key reads a transit key; nil if it is not there.
-func (b *bootstrap) key(ctx context.Context, name string) (*transitKey, error) {
+func (b *bootstrap) key(ctx context.Context, name string) (*description, error) {
 	secret, err := b.client.Logical().ReadWithContext(ctx, b.cfg.Transit+"/keys/"+name)
 	if err != nil {
 		return nil, fmt.Errorf("read the transit key %s: %w", name, err)
@@ -240,7 +290,7 @@ func (b *bootstrap) key(ctx context.Context, name string) (*transitKey, error) {
 	if secret == nil {
 		return nil, nil
 	}
-	key := &transitKey{}
+	key := &description{}
 	if err := decode(secret, key); err != nil {
 		return nil, fmt.Errorf("read the transit key %s: %w", name, err)
 	}
@@ -337,7 +387,7 @@ func (b *bootstrap) settle(name, check, done string, imported bool) error {
 // is imported meanwhile by somebody else stays.
 func (b *bootstrap) makeSubjectKey(ctx context.Context, name string) error {
 	if b.o.BackupFile == "" || len(b.o.BackupTo) == 0 {
-		return fmt.Errorf("the subject key %s must be made: say where its backup goes and to whom it is encrypted, or restore one", name)
+		return fmt.Errorf("the subject key %s was deleted meanwhile", name)
 	}
 	if _, err := os.Lstat(b.o.BackupFile); !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%s is there, and Vault has no subject key %s: if it is this deployment's backup, restore it; else name another file", b.o.BackupFile, name)
@@ -500,17 +550,25 @@ func (b *bootstrap) auth(ctx context.Context, mount, method string) error {
 	if err != nil {
 		return fmt.Errorf("list the auth methods: %w", err)
 	}
-	switch m := mounted[mount+"/"]; {
-	case m == nil:
-		if err := b.client.Sys().EnableAuthWithOptionsWithContext(ctx, mount, &api.EnableAuthOptions{Type: method}); err != nil {
-			return fmt.Errorf("enable %s at %s: %w", method, mount, err)
+	if mounted[mount+"/"] == nil {
+		made := b.client.Sys().EnableAuthWithOptionsWithContext(ctx, mount, &api.EnableAuthOptions{Type: method})
+		if made == nil {
+			b.step(stepMade, "auth method %s at %s", method, mount)
+			return nil
 		}
-		b.step(stepMade, "auth method %s at %s", method, mount)
-	case m.Type != method:
-		return fmt.Errorf("the auth method at %s is %s, not %s: name another mount", mount, m.Type, method)
-	default:
-		b.step(stepFound, "auth method %s at %s", method, mount)
+		if isInUse(made) { // another bootstrap was faster
+			if mounted, err = b.client.Sys().ListAuthWithContext(ctx); err != nil {
+				return fmt.Errorf("list the auth methods: %w", err)
+			}
+		}
+		if mounted[mount+"/"] == nil {
+			return fmt.Errorf("enable %s at %s: %w", method, mount, made)
+		}
 	}
+	if m := mounted[mount+"/"]; m.Type != method {
+		return fmt.Errorf("the auth method at %s is %s, not %s: name another mount", mount, m.Type, method)
+	}
+	b.step(stepFound, "auth method %s at %s", method, mount)
 	return nil
 }
 

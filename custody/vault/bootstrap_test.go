@@ -233,6 +233,72 @@ func TestBootstrapsAtTheSameTime(t *testing.T) {
 	}
 }
 
+// Before each mount that one bootstrap makes, another one has made it.
+func TestBootstrapFindsWhatAnotherMountedMeanwhile(t *testing.T) {
+	v := sharedVault(t)
+	root := v.Client()
+	mount := func(path string, what map[string]any) func(t *testing.T) {
+		return func(t *testing.T) {
+			if _, err := root.Logical().WriteWithContext(t.Context(), path, what); err != nil {
+				t.Errorf("%s: %v", path, err)
+			}
+		}
+	}
+	kv := map[string]any{"type": "kv", "options": map[string]any{"version": "2"}}
+	for name, c := range map[string]struct {
+		prefix    string
+		meanwhile map[string]func(t *testing.T) // by the path of our request
+		want      string                        // error; empty: none
+	}{
+		"the same": {"m1", map[string]func(t *testing.T){
+			"sys/mounts/m1-transit": mount("sys/mounts/m1-transit", map[string]any{"type": "transit"}),
+			"sys/mounts/m1-kv":      mount("sys/mounts/m1-kv", kv),
+			"sys/auth/m1-auth":      mount("sys/auth/m1-auth", map[string]any{"type": "approle"}),
+		}, ""},
+		"another engine": {"m2", map[string]func(t *testing.T){
+			"sys/mounts/m2-transit": mount("sys/mounts/m2-transit", kv),
+		}, "of type kv, not transit"},
+		"below ours": {"m3", map[string]func(t *testing.T){
+			"sys/mounts/m3-transit": mount("sys/mounts/m3-transit/below", map[string]any{"type": "transit"}),
+		}, "already in use"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			done := 0
+			config := api.DefaultConfig()
+			config.Address = v.Addr
+			config.HttpClient = &http.Client{Transport: roundTripper(func(r *http.Request) (*http.Response, error) {
+				if f := c.meanwhile[strings.TrimPrefix(r.URL.Path, "/v1/")]; f != nil && r.Method != http.MethodGet {
+					done++
+					f(t)
+				}
+				return http.DefaultTransport.RoundTrip(r)
+			})}
+			client, err := api.NewClient(config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			client.SetToken(v.RootToken)
+			identity, err := age.GenerateX25519Identity()
+			if err != nil {
+				t.Fatal(err)
+			}
+			result, err := Bootstrap(t.Context(), client, Config{Prefix: c.prefix, Transit: c.prefix + "-transit", KV: c.prefix + "-kv"}, BootstrapOptions{
+				BackupFile: filepath.Join(t.TempDir(), "backup"), BackupTo: []age.Recipient{identity.Recipient()},
+				AppRole: &AppRoleOptions{Mount: c.prefix + "-auth"},
+			})
+			if (err != nil) != (c.want != "") || err != nil && !strings.Contains(err.Error(), c.want) {
+				t.Errorf("Bootstrap: %v, want %q", err, c.want)
+			}
+			if done != len(c.meanwhile) {
+				t.Errorf("%d mounts were made meanwhile, want %d", done, len(c.meanwhile))
+			}
+			if err == nil && dones(result)[stepFound] != 3 {
+				t.Errorf("%+v, want three mounts that were found", result.Steps)
+			}
+		})
+	}
+}
+
 func TestSubjectKeyIsRestored(t *testing.T) {
 	old := servers.StartVault(t, servers.VaultOptions{})
 	d := deploy(t, old, "signer", false)

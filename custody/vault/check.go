@@ -2,6 +2,8 @@ package vault
 
 import (
 	"context"
+	"crypto"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -11,6 +13,7 @@ import (
 	"time"
 
 	"github.com/pactsigner/pactsigner/custody"
+	"github.com/pactsigner/pactsigner/jwks"
 )
 
 // Severity says what a [Finding] means for a signer.
@@ -40,12 +43,17 @@ const (
 	clockProblem = 20 * time.Second
 	// shortToken is a token's life below which a moment's outage ends it.
 	shortToken = 5 * time.Minute
+	// firstLogin is how long a Vault that is there may take to answer the login.
+	firstLogin = 15 * time.Second
 )
 
 // Check logs in as the signer would and tells what is missing in Vault, what would
 // lose data, and what the signer may do beyond its policy. It changes nothing. The
 // restrictions that the policy puts on parameters can not be seen from there.
-func Check(ctx context.Context, cfg Config) []Finding {
+//
+// schedules are the documents of the key schedules, whose keys it looks at too: the
+// policy does not let a signer list keys.
+func Check(ctx context.Context, cfg Config, schedules ...string) []Finding {
 	cfg, err := cfg.complete()
 	if err != nil {
 		return []Finding{{"configuration", Problem, err.Error(), "mend custody.vault in the configuration"}}
@@ -59,7 +67,9 @@ func Check(ctx context.Context, cfg Config) []Finding {
 	}
 	defer k.Close()
 	c := &checks{cfg: cfg, k: k}
-	c.server(ctx)
+	if c.server(ctx) {
+		c.awaitLogin(ctx)
+	}
 	if c.login(ctx) {
 		c.capabilities(ctx)
 		c.mounts(ctx)
@@ -68,6 +78,11 @@ func Check(ctx context.Context, cfg Config) []Finding {
 			c.wrapKey(ctx)
 		}
 		c.document(ctx)
+		if !cfg.Wrapped {
+			for _, name := range schedules {
+				c.schedule(ctx, name)
+			}
+		}
 	}
 	return c.findings
 }
@@ -91,8 +106,28 @@ func (c *checks) problem(check, detail, fix string) {
 	c.findings = append(c.findings, Finding{check, Problem, detail, fix})
 }
 
-// server looks at Vault itself, which needs no login. Every address is asked.
-func (c *checks) server(ctx context.Context) {
+// awaitLogin waits until Vault has let us in or said no. A login that a busy Vault does
+// not answer at once is no finding.
+func (c *checks) awaitLogin(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, firstLogin)
+	defer cancel()
+	again := time.NewTicker(firstPause)
+	defer again.Stop()
+	for {
+		if _, err := c.k.client.login.session(ctx); err == nil || refusal(err) {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-again.C:
+		}
+	}
+}
+
+// server looks at Vault itself, which needs no login. Every address is asked. It
+// reports whether one of them is there.
+func (c *checks) server(ctx context.Context) (there bool) {
 	for _, s := range c.k.client.servers {
 		bounded, cancel := context.WithTimeout(ctx, callTimeout)
 		asked := c.cfg.Now()
@@ -110,6 +145,11 @@ func (c *checks) server(ctx context.Context) {
 			c.problem("server", s.address+" is sealed", "vault operator unseal; better, set up auto-unseal")
 			continue
 		}
+		there = true
+		if c.cfg.Namespace != "" && !health.Enterprise {
+			c.warn("namespace", fmt.Sprintf("%s is Vault Community, which has no namespaces and ignores %s: everything is in the one that all share", s.address, c.cfg.Namespace),
+				"unset custody.vault.namespace, or use Vault Enterprise; deployments are kept apart by custody.vault.prefix")
+		}
 		c.ok("server", "%s is Vault %s, unsealed", s.address, health.Version)
 		// The answer has whole seconds.
 		theirs := time.Unix(health.ServerTimeUTC, 0)
@@ -124,6 +164,7 @@ func (c *checks) server(ctx context.Context) {
 			c.ok("clock", "agrees with %s", s.address)
 		}
 	}
+	return there
 }
 
 // login looks at the signer's token, and reports whether there is one.
@@ -288,53 +329,28 @@ func (k kvConfig) deletes() bool {
 	return k.DeleteVersionAfter != "" && (err != nil || d > 0)
 }
 
-// transitKey is what transit tells of a key.
-type transitKey struct {
-	Type                 string `json:"type"`
-	Exportable           bool   `json:"exportable"`
-	AllowPlaintextBackup bool   `json:"allow_plaintext_backup"`
-	DeletionAllowed      bool   `json:"deletion_allowed"`
-	Derived              bool   `json:"derived"`
-	Imported             bool   `json:"imported_key"`
-	Latest               int    `json:"latest_version"`
-	MinEncryption        int    `json:"min_encryption_version"`
-	MinDecryption        int    `json:"min_decryption_version"`
-}
-
-// leaks says how a key could leave Vault; empty: it can not.
-func (k transitKey) leaks() string {
-	switch {
-	case k.Exportable:
-		return "it is exportable, which can not be undone"
-	case k.AllowPlaintextBackup:
-		return "it allows a plaintext backup, which can not be undone"
-	default:
-		return ""
-	}
-}
-
 // subjectFlaw says why a key can not be the subject key; empty: it can.
-func (k transitKey) subjectFlaw() string {
-	switch leak := k.leaks(); {
-	case k.Type != "hmac":
-		return "its type is " + k.Type + ", not hmac"
+func (d description) subjectFlaw() string {
+	switch leak := d.leaks(); {
+	case d.Type != "hmac":
+		return "its type is " + d.Type + ", not hmac"
 	case leak != "":
 		return leak
-	case k.MinEncryption > 1 || k.MinDecryption > 1:
-		return fmt.Sprintf("its version 1, which subjects are derived with, is below its floors (%d, %d): set min_encryption_version=0 and min_decryption_version=1", k.MinEncryption, k.MinDecryption)
+	case d.MinEncryption > 1 || d.MinDecryption > 1:
+		return fmt.Sprintf("its version 1, which subjects are derived with, is below its floors (%d, %d): set min_encryption_version=0 and min_decryption_version=1", d.MinEncryption, d.MinDecryption)
 	default:
 		return ""
 	}
 }
 
 // wrapFlaw is the same for the wrapping key.
-func (k transitKey) wrapFlaw() string {
-	switch leak := k.leaks(); {
-	case k.Type != wrapType:
-		return "its type is " + k.Type + ", not " + wrapType
+func (d description) wrapFlaw() string {
+	switch leak := d.leaks(); {
+	case d.Type != wrapType:
+		return "its type is " + d.Type + ", not " + wrapType
 	case leak != "":
 		return leak
-	case k.Derived:
+	case d.Derived:
 		return "it is derived, and needs a context that the signer does not send"
 	default:
 		return ""
@@ -344,9 +360,9 @@ func (k transitKey) wrapFlaw() string {
 // wrapType of the wrapping key takes associated data.
 const wrapType = "aes256-gcm96"
 
-func (c *checks) key(ctx context.Context, check, name string) (transitKey, bool) {
+func (c *checks) key(ctx context.Context, check, name string) (description, bool) {
 	secret, err := c.k.client.call(ctx, http.MethodGet, c.cfg.Transit+"/keys/"+name, nil)
-	var key transitKey
+	var key description
 	if err == nil {
 		err = decode(secret, &key)
 	}
@@ -413,5 +429,59 @@ func (c *checks) document(ctx context.Context) {
 		c.problem("documents", err.Error(), "restore what was deleted, as it says")
 	default:
 		c.ok("documents", "can be read")
+	}
+}
+
+// schedule looks at the keys of a schedule that are not gone from it.
+func (c *checks) schedule(ctx context.Context, document string) {
+	const check = "signing key"
+	doc, err := c.k.Load(ctx, document)
+	if errors.Is(err, custody.ErrNotFound) {
+		return // not made yet
+	}
+	var schedule struct {
+		Keys []struct {
+			KID       string    `json:"kid"`
+			Ref       string    `json:"ref"`
+			RemoveAt  time.Time `json:"removeAt"`
+			RevokedAt time.Time `json:"revokedAt"`
+		} `json:"keys"`
+	}
+	if err == nil {
+		err = json.Unmarshal(doc.Data, &schedule)
+	}
+	if err != nil {
+		c.problem(check, fmt.Sprintf("the schedule %s: %v", document, err), "restore the document, as it says")
+		return
+	}
+	for _, key := range schedule.Keys {
+		if !key.RevokedAt.IsZero() || !key.RemoveAt.IsZero() && key.RemoveAt.Before(c.cfg.Now()) {
+			continue
+		}
+		name := c.cfg.Prefix + "-" + key.Ref
+		d, err := c.k.transit.describe(ctx, name)
+		var public crypto.PublicKey
+		if err == nil {
+			public, err = c.k.transit.publicHalf(ctx, name, d)
+		}
+		var kid string
+		if err == nil {
+			kid, err = jwks.Thumbprint(public)
+		}
+		another := "let another key take its place: pactctl rotate --emergency --compromised " + key.KID
+		switch {
+		case errors.Is(err, custody.ErrNotFound):
+			c.problem(check, "the transit key "+name+" is not there", "restore Vault from its snapshot, or "+another)
+		case err != nil:
+			c.problem(check, name+": "+err.Error(), "allow read on "+c.cfg.Transit+"/keys/"+name)
+		case kid != key.KID:
+			c.problem(check, fmt.Sprintf("%s is another key than the schedule's: %s, not %s", name, kid, key.KID), another)
+		case !d.disabled() && d.signingFlaw() != "":
+			c.problem(check, name+": "+d.signingFlaw(), another)
+		case d.DeletionAllowed:
+			c.warn(check, name+" may be deleted", "vault write "+c.cfg.Transit+"/keys/"+name+"/config deletion_allowed=false")
+		default:
+			c.ok(check, "%s", name)
+		}
 	}
 }

@@ -26,10 +26,7 @@ const (
 	callTimeout = 2 * time.Second
 	// dialTimeout leaves a call time for another address.
 	dialTimeout = time.Second
-	// slow is how long Vault must leave a call without an answer to count as away,
-	// if the caller's deadline is what ends it.
-	slow = callTimeout / 4
-	// maxResponse is far above what Vault answers to any of our calls.
+	// maxResponse is far above what Vault answers to any of our calls, an error too.
 	maxResponse = 4 << 20
 	// maxReason keeps a proxy's error page out of our errors.
 	maxReason = 512
@@ -44,7 +41,6 @@ type client struct {
 	log     *slog.Logger
 
 	transport http.RoundTripper
-	contact   atomic.Pointer[contact]
 }
 
 // server is one address of Vault.
@@ -52,9 +48,6 @@ type server struct {
 	address string
 	api     *api.Client // holds no token: each call brings its own
 }
-
-// contact is how the last call ended.
-type contact struct{ err error }
 
 // newClient makes a client and starts to log in. It does not wait for Vault.
 func newClient(cfg Config) (*client, error) {
@@ -103,7 +96,7 @@ func newClientOver(cfg Config, transport http.RoundTripper) (*client, error) {
 	}
 	c := &client{log: log, transport: transport}
 	for _, address := range cfg.Addresses {
-		a, err := newAPI(address, cfg.Namespace, transport)
+		a, err := newAPI(address, cfg.Namespace, bounded{transport})
 		if err != nil {
 			return nil, fmt.Errorf("custody/vault: address %q: %w", address, err)
 		}
@@ -116,6 +109,19 @@ func newClientOver(cfg Config, transport http.RoundTripper) (*client, error) {
 	c.login = l
 	l.start()
 	return c, nil
+}
+
+// bounded ends every answer after maxResponse bytes: the library reads the body of
+// an error to its end, however far that is.
+type bounded struct{ http.RoundTripper }
+
+// RoundTrip implements [http.RoundTripper].
+func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
+	resp, err := b.RoundTripper.RoundTrip(r)
+	if err == nil {
+		resp.Body = http.MaxBytesReader(nil, resp.Body, maxResponse)
+	}
+	return resp, err
 }
 
 // newAPI makes the library's client for one address. What the library would take
@@ -154,23 +160,9 @@ func (c *client) close() {
 	}
 }
 
-// Health says how the connection to Vault is.
-type Health struct {
-	// Err is nil if the last call reached an unsealed Vault that let us in.
-	Err error
-	// LoggedInAt is when the token in use was obtained; zero: never yet.
-	LoggedInAt time.Time
-	// TokenExpires is when that token dies unless it is renewed; zero: never.
-	TokenExpires time.Time
-}
-
-func (c *client) health() Health {
-	s, err := c.login.state()
-	h := Health{Err: err, LoggedInAt: s.at, TokenExpires: s.expires}
-	if last := c.contact.Load(); err == nil && last != nil {
-		h.Err = last.err
-	}
-	return h
+func (c *client) tokenExpires() time.Time {
+	s, _ := c.login.state()
+	return s.expires
 }
 
 // call sends one request and decodes the answer, which is nil if Vault has nothing
@@ -195,9 +187,7 @@ func (c *client) call(ctx context.Context, method, path string, body any) (*api.
 	}
 	secret, err := parseSecret(answer)
 	if err != nil {
-		err = fmt.Errorf("%w: %s %s: Vault's answer: %w", custody.ErrUnavailable, method, path, err)
-		c.contact.Store(&contact{err})
-		return nil, err
+		return nil, fmt.Errorf("%w: %s %s: Vault's answer: %w", custody.ErrUnavailable, method, path, err)
 	}
 	return secret, nil
 }
@@ -213,17 +203,12 @@ func parseSecret(answer []byte) (*api.Secret, error) {
 // returns the body of the answer and the number of the login that it was made
 // under. After a 403 it logs in anew, if that is not too soon, and asks once more.
 func (c *client) request(ctx context.Context, method, path string, body []byte) ([]byte, uint64, error) {
-	started := time.Now()
 	bounded, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	answer, login, err := c.authorized(bounded, method, path, body)
 	if err != nil && ctx.Err() != nil {
 		err = contextError(ctx)
-		if errors.Is(err, context.Canceled) || time.Since(started) < slow {
-			return nil, login, err // which says nothing about Vault
-		}
 	}
-	c.contact.Store(&contact{outage(err)})
 	return answer, login, err
 }
 
@@ -234,21 +219,15 @@ func (c *client) authorized(ctx context.Context, method, path string, body []byt
 	}
 	answer, err := c.send(ctx, method, path, s.token, body)
 	if status(err) == http.StatusForbidden {
-		if s, again := c.login.again(ctx, s); again == nil {
+		if newer, again := c.login.again(ctx, s); again == nil {
+			s = newer
 			answer, err = c.send(ctx, method, path, s.token, body)
-			return answer, s.number, err
 		}
 	}
-	return answer, s.number, err
-}
-
-// outage returns err if it says that Vault is not there for us, nil if it is an
-// answer to one question.
-func outage(err error) error {
-	if errors.Is(err, custody.ErrUnavailable) {
-		return err
+	if status(err) == http.StatusForbidden && s.uses > 0 {
+		err = fmt.Errorf("%w; %s", err, limited(s.uses))
 	}
-	return nil
+	return answer, s.number, err
 }
 
 // contextError says that the caller's context ended first. A deadline that Vault
@@ -313,10 +292,7 @@ func (c *client) ask(ctx context.Context, s server, method, path, token string, 
 	if resp.StatusCode >= 300 { // the library follows one redirect, and takes a second one for success
 		return nil, &callError{method: method, path: path, status: resp.StatusCode, kind: custody.ErrUnavailable, reason: "look elsewhere"}
 	}
-	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxResponse+1))
-	if err == nil && len(answer) > maxResponse {
-		err = errors.New("the answer is too long")
-	}
+	answer, err := io.ReadAll(resp.Body)
 	if err != nil {
 		return nil, newCallError(method, path, nil, err)
 	}
@@ -338,15 +314,17 @@ func newCallError(method, path string, resp *api.Response, err error) *callError
 	var answer *api.ResponseError
 	if !errors.As(err, &answer) {
 		e.cause, e.reason = err, err.Error()
+		var long *http.MaxBytesError
+		if errors.As(err, &long) { // its words are about a request
+			e.reason = fmt.Sprintf("the answer is longer than %d bytes", long.Limit)
+		}
 		return e
 	}
 	e.status = answer.StatusCode
-	e.reason = strings.Join(answer.Errors, "; ")
+	reason := strings.Join(answer.Errors, "; ")
+	e.reason = strings.Join(strings.Fields(reason[:min(len(reason), maxReason)]), " ") // Vault lists over several lines
 	if answer.RawError {
 		e.reason = "not an answer of Vault's"
-	}
-	if len(e.reason) > maxReason {
-		e.reason = e.reason[:maxReason]
 	}
 	switch e.status {
 	case http.StatusBadRequest:

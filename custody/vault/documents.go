@@ -133,6 +133,14 @@ func (d *documents) Swap(ctx context.Context, name string, expect uint64, data [
 	if err != nil {
 		return 0, err
 	}
+	if expect > 0 { // check-and-set alone would write over one that was deleted
+		switch now, _, err := d.load(ctx, name); {
+		case errors.Is(err, custody.ErrNotFound), err == nil && now.Revision != expect:
+			return 0, fmt.Errorf("%w: %s is not at revision %d", custody.ErrConflict, name, expect)
+		case err != nil:
+			return 0, err
+		}
+	}
 	body := map[string]any{
 		"options": map[string]any{"cas": expect},
 		"data":    stored{Format: format, MinReader: format, Write: rand.Text(), Data: data},
@@ -226,8 +234,11 @@ const kvVersion2 = "KV version 2"
 // mountType says what a mount is, to anybody who may do something in it.
 func mountType(ctx context.Context, c *client, mount string) (string, error) {
 	secret, err := c.call(ctx, http.MethodGet, "sys/internal/ui/mounts/"+mount, nil)
-	if err != nil {
+	switch {
+	case isHidden(err):
 		return "", fmt.Errorf("the mount %s is not there, or the policy gives nothing in it: %w", mount, err)
+	case err != nil:
+		return "", fmt.Errorf("look at the mount %s: %w", mount, err)
 	}
 	var m struct {
 		Type    string            `json:"type"`
@@ -277,6 +288,12 @@ func isMismatch(err error) bool {
 // isUpgrading tells Vault's words for a KV mount that was made a moment ago.
 func isUpgrading(err error) bool {
 	return strings.Contains(err.Error(), "Upgrading from non-versioned to versioned") || strings.Contains(err.Error(), "Waiting for the primary to upgrade")
+}
+
+// isHidden tells Vault's words for a mount that is not there, or that the token may
+// do nothing in. Another 403 is about the token itself.
+func isHidden(err error) bool {
+	return status(err) == http.StatusForbidden && strings.Contains(err.Error(), "preflight capability check")
 }
 
 // decode reads an answer's data into v.

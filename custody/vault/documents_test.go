@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/hashicorp/vault/api"
+
 	"github.com/pactsigner/pactsigner/custody"
 	"github.com/pactsigner/pactsigner/test/servers"
 )
@@ -63,6 +65,11 @@ func TestDeletedDocumentIsNotANewOne(t *testing.T) {
 	}
 	if _, err := k.Swap(t.Context(), "doc", 0, nil); !errors.Is(err, custody.ErrConflict) {
 		t.Errorf("Swap that makes a deleted document: %v", err)
+	}
+	for revision := range uint64(3) {
+		if _, err := k.Swap(t.Context(), "doc", revision+1, nil); !errors.Is(err, custody.ErrUnavailable) || !strings.Contains(err.Error(), "vault kv undelete") {
+			t.Errorf("Swap over revision %d of a deleted document: %v", revision+1, err)
+		}
 	}
 	if err := kv.Undelete(t.Context(), path, []int{2}); err != nil {
 		t.Fatal(err)
@@ -178,6 +185,56 @@ func TestDocumentOfANewerVersionIsRefused(t *testing.T) {
 	d.write(t, "data/"+d.cfg.Prefix+"/documents/readable", map[string]any{"data": map[string]any{"format": 2, "minReader": 1, "write": "x", "data": "eA=="}})
 	if doc, err := k.Load(t.Context(), "readable"); err != nil || string(doc.Data) != "x" {
 		t.Errorf("a newer format that we may read: %v", err)
+	}
+}
+
+// What is wrong with the mount is said if that is what is wrong, and not otherwise.
+func TestMountIsBlamedRightly(t *testing.T) {
+	f := startFixture(t, servers.VaultOptions{TLS: true})
+	for _, test := range []struct {
+		name  string
+		spoil func(t *testing.T, cfg *Config)
+		blame bool
+		says  string
+	}{
+		{"no mount", func(t *testing.T, cfg *Config) { cfg.KV = "nowhere" }, true, "nowhere"},
+		{"no policy", func(t *testing.T, cfg *Config) {
+			f.write(t, "sys/policies/acl/"+cfg.Prefix, map[string]any{"policy": `path "x" { capabilities = ["read"] }`})
+		}, true, "secret"},
+		{"wrong CA", func(t *testing.T, cfg *Config) { cfg.CAFile = "" }, false, "certificate"},
+		{"no role id", func(t *testing.T, cfg *Config) { cfg.Auth.RoleIDFile += "-gone" }, false, "no such file"},
+		{"bad token", func(t *testing.T, cfg *Config) {
+			cfg.Auth = Auth{Method: methodToken, TokenFile: cfg.Auth.RoleIDFile}
+		}, false, "logging in to Vault"},
+		{"sealed", func(*testing.T, *Config) { f.Seal() }, false, "sealed"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			cfg := f.deployment(t, nil)
+			test.spoil(t, &cfg)
+			_, err := openKeyring(t, cfg).Load(t.Context(), "deployment")
+			blamed := err != nil && strings.Contains(err.Error(), "is not there, or the policy gives nothing in it")
+			if !errors.Is(err, custody.ErrUnavailable) || blamed != test.blame || !strings.Contains(err.Error(), test.says) {
+				t.Errorf("%v, want ErrUnavailable about %q, the mount blamed: %t", err, test.says, test.blame)
+			}
+		})
+	}
+}
+
+// A token that was revoked gets the same status as a mount that is not there.
+func TestMountIsNotBlamedForARevokedToken(t *testing.T) {
+	v := sharedVault(t)
+	d := deploy(t, v, prefixFor(t), false)
+	token, err := v.Client().Auth().Token().Create(&api.TokenCreateRequest{Policies: []string{d.cfg.Prefix}, TTL: "1h"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.token(t, token.Auth.ClientToken)
+	k := d.open(t)
+	if err := v.Client().Auth().Token().RevokeTree(token.Auth.ClientToken); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := k.Load(t.Context(), "deployment"); !errors.Is(err, custody.ErrUnavailable) || strings.Contains(err.Error(), "is not there") || !strings.Contains(err.Error(), "403") {
+		t.Errorf("%v, want ErrUnavailable with Vault's 403 and no word of a mount that is not there", err)
 	}
 }
 

@@ -81,6 +81,7 @@ type session struct {
 	lease     time.Duration // a whole one; 0: for ever
 	renewable bool
 	expires   time.Time // zero: never
+	uses      int       // how many calls it was good for from the start; 0: no limit
 }
 
 // String keeps the token out of whatever prints a session.
@@ -88,6 +89,11 @@ func (s session) String() string { return fmt.Sprintf("login %d", s.number) }
 
 // GoString is as [session.String].
 func (s session) GoString() string { return s.String() }
+
+// limited says what is wrong with a login that ends after some calls.
+func limited(uses int) string {
+	return fmt.Sprintf("this login is good for %d calls and no more: make tokens without a limit of uses (token_num_uses=0)", uses)
+}
 
 func (s session) alive(now time.Time) bool {
 	return s.number > 0 && (s.expires.IsZero() || now.Before(s.expires))
@@ -241,7 +247,10 @@ func (l *login) attempt(ctx context.Context) error {
 	case err == nil:
 		s.number = l.now.number + 1
 		l.now = s
-		l.log.InfoContext(ctx, "logged in to Vault", "method", l.auth.Method, "lease", s.lease, "renewable", s.renewable)
+		l.log.InfoContext(ctx, "logged in to Vault", "method", l.auth.Method, "lease", s.lease.String(), "renewable", s.renewable)
+		if s.uses > 0 {
+			l.log.ErrorContext(ctx, "Vault will refuse calls soon: "+limited(s.uses), "method", l.auth.Method)
+		}
 	case l.err == nil || l.err.Error() != err.Error():
 		l.log.WarnContext(ctx, "no login to Vault", "method", l.auth.Method, "error", err)
 	}
@@ -339,6 +348,7 @@ func (l *login) logIn(ctx context.Context) (session, error) {
 	}
 	return session{
 		token: answer.Auth.ClientToken, at: at, lease: answer.lease(), renewable: answer.Auth.Renewable, expires: answer.expires(at),
+		uses: answer.Auth.Uses,
 	}, nil
 }
 
@@ -354,12 +364,13 @@ func (l *login) lookUp(ctx context.Context, token string) (session, error) {
 			TTL       int64 `json:"ttl"`
 			Whole     int64 `json:"creation_ttl"`
 			Renewable bool  `json:"renewable"`
+			Uses      int   `json:"num_uses"` // left
 		} `json:"data"`
 	}
 	if err := json.Unmarshal(raw, &answer); err != nil {
 		return session{}, fmt.Errorf("%w: logging in to Vault: its answer is not one", custody.ErrUnavailable)
 	}
-	s := session{token: token, at: at, lease: time.Duration(answer.Data.Whole) * time.Second, renewable: answer.Data.Renewable}
+	s := session{token: token, at: at, lease: time.Duration(answer.Data.Whole) * time.Second, renewable: answer.Data.Renewable, uses: answer.Data.Uses}
 	if answer.Data.TTL > 0 {
 		s.expires = at.Add(time.Duration(answer.Data.TTL) * time.Second)
 	}
@@ -391,6 +402,7 @@ type authAnswer struct {
 		ClientToken   string `json:"client_token"`
 		LeaseDuration int64  `json:"lease_duration"`
 		Renewable     bool   `json:"renewable"`
+		Uses          int    `json:"num_uses"`
 	} `json:"auth"`
 }
 

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/pactsigner/pactsigner/custody"
+	"github.com/pactsigner/pactsigner/test/servers"
 )
 
 // authVault is a Vault that only logs in, without a network. Its tokens live for
@@ -187,9 +188,9 @@ func TestLoginRenews(t *testing.T) {
 			}
 			last = at
 		}
-		h := c.health()
-		if h.Err != nil || !h.LoggedInAt.Equal(started) || time.Until(h.TokenExpires) < 17*time.Minute || time.Until(h.TokenExpires) > time.Hour {
-			t.Errorf("health %+v at %v", h, time.Now())
+		s, err := c.login.state()
+		if err != nil || !s.at.Equal(started) || time.Until(s.expires) < 17*time.Minute || time.Until(s.expires) > time.Hour {
+			t.Errorf("%v since %v until %v, at %v: %v", s, s.at, s.expires, time.Now(), err)
 		}
 	})
 }
@@ -208,7 +209,7 @@ func TestLoginBeforeTheEnd(t *testing.T) {
 					if err := get(t, c); err != nil {
 						t.Fatalf("after %v: %v", time.Since(started), err)
 					}
-					if left := time.Until(c.health().TokenExpires); left < 10*time.Minute {
+					if left := time.Until(c.tokenExpires()); left < 10*time.Minute {
 						t.Fatalf("after %v: only %v left", time.Since(started), left)
 					}
 					time.Sleep(time.Minute)
@@ -237,8 +238,8 @@ func TestLoginForEver(t *testing.T) {
 			}
 			time.Sleep(time.Hour)
 		}
-		if v.loginCount() != 1 || len(v.renewals) != 0 || !c.health().TokenExpires.IsZero() {
-			t.Errorf("%d lookups, %d renewals, expires %v", v.loginCount(), len(v.renewals), c.health().TokenExpires)
+		if v.loginCount() != 1 || len(v.renewals) != 0 || !c.tokenExpires().IsZero() {
+			t.Errorf("%d lookups, %d renewals, expires %v", v.loginCount(), len(v.renewals), c.tokenExpires())
 		}
 	})
 }
@@ -282,14 +283,8 @@ func TestLoginForbidden(t *testing.T) {
 		if n := v.loginCount(); n < 5 || n > 40 {
 			t.Errorf("%d logins in ten minutes of 403", n)
 		}
-		if c.health().Err == nil {
-			t.Error("healthy though every call is forbidden")
-		}
 		v.set(func() { v.forbid = false })
 		if err := get(t, c); err != nil {
-			t.Errorf("allowed again: %v", err)
-		}
-		if err := c.health().Err; err != nil {
 			t.Errorf("allowed again: %v", err)
 		}
 	})
@@ -311,9 +306,6 @@ func TestLoginWhileVaultIsAway(t *testing.T) {
 			}
 			time.Sleep(time.Second)
 		}
-		if c.health().Err == nil {
-			t.Error("healthy without a Vault")
-		}
 		v.set(func() { v.down = false })
 		time.Sleep(longestPause)
 		if err := get(t, c); err != nil {
@@ -331,7 +323,7 @@ func TestLoginWhileVaultIsAway(t *testing.T) {
 			t.Errorf("%d logins, want 1", v.loginCount())
 		}
 		time.Sleep(longestPause)
-		if left := time.Until(c.health().TokenExpires); left < 59*time.Minute {
+		if left := time.Until(c.tokenExpires()); left < 59*time.Minute {
 			t.Errorf("not renewed when Vault was back: %v left", left)
 		}
 		// And a longer one ends with a login.
@@ -517,4 +509,38 @@ func TestLoginKubernetes(t *testing.T) {
 			t.Errorf("after a revocation: %v", err)
 		}
 	})
+}
+
+// A login of few calls ends with a 403 that says nothing; the alarm and the error do.
+func TestLoginOfFewUses(t *testing.T) {
+	f := startFixture(t, servers.VaultOptions{})
+	for name, method := range map[string]func(t *testing.T) Config{
+		"approle": func(t *testing.T) Config { return f.deployment(t, map[string]any{"token_num_uses": 5}) },
+		"token": func(t *testing.T) Config {
+			cfg := f.deployment(t, nil)
+			made := f.write(t, "auth/token/create", map[string]any{"policies": []string{cfg.Prefix}, "num_uses": 6, "ttl": "1h"})
+			cfg.Auth = Auth{Method: "token", TokenFile: filepath.Join(t.TempDir(), "token")}
+			write(t, cfg.Auth.TokenFile, made.Auth.ClientToken)
+			return cfg
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := method(t)
+			log := &safeBuffer{}
+			cfg.Log = slog.New(slog.NewTextHandler(log, nil))
+			k := openKeyring(t, cfg)
+			var err error
+			for range 50 { // a few logins' worth, until the next one has to wait
+				if _, err = k.MAC(t.Context(), nil); err != nil {
+					break
+				}
+			}
+			if !errors.Is(err, custody.ErrUnavailable) || !strings.Contains(err.Error(), "good for 5 calls and no more") {
+				t.Errorf("when the calls are used up: %v", err)
+			}
+			if !log.contains("level=ERROR") || !log.contains("token_num_uses=0") {
+				t.Error("no alarm")
+			}
+		})
+	}
 }

@@ -1,12 +1,18 @@
 package vault
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,6 +21,7 @@ import (
 
 	"github.com/pactsigner/pactsigner/custody"
 	"github.com/pactsigner/pactsigner/custody/custodytest"
+	"github.com/pactsigner/pactsigner/jwks"
 	"github.com/pactsigner/pactsigner/test/servers"
 )
 
@@ -285,6 +292,34 @@ func TestCheckOfAGoodVault(t *testing.T) {
 	}
 }
 
+// A busy Vault that does not take the first login is no finding.
+func TestCheckAwaitsLogin(t *testing.T) {
+	v := sharedVault(t)
+	d := deploy(t, v, prefixFor(t), false)
+	target, err := url.Parse(v.Addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var logins atomic.Int64
+	forward := httputil.NewSingleHostReverseProxy(target)
+	busy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, "/login") && logins.Add(1) <= 2 {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		forward.ServeHTTP(w, r)
+	}))
+	t.Cleanup(busy.Close)
+	cfg := d.cfg
+	cfg.Addresses = []string{busy.URL}
+	if f := finding(Check(t.Context(), cfg), "login"); f.Check != "" {
+		t.Errorf("%+v", f)
+	}
+	if logins.Load() < 3 {
+		t.Errorf("%d logins: this proves nothing", logins.Load())
+	}
+}
+
 func TestCheckFinds(t *testing.T) {
 	v := servers.StartVault(t, servers.VaultOptions{})
 	root := v.Client()
@@ -372,6 +407,9 @@ func TestCheckFinds(t *testing.T) {
 		"no Vault": {func(t *testing.T, d *deployment) {
 			d.cfg.Addresses = []string{"http://127.0.0.1:1"}
 		}, "server", Problem, "does not answer", "addresses"},
+		"a namespace in Community": {func(t *testing.T, d *deployment) {
+			d.cfg.Namespace = "team"
+		}, "namespace", Warning, "ignores team", "custody.vault.namespace"},
 		"a bad configuration": {func(t *testing.T, d *deployment) { d.cfg.Auth.Method = "password" }, "configuration", Problem, "password", "custody.vault"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -391,6 +429,65 @@ func TestCheckFinds(t *testing.T) {
 	v.Seal()
 	if f := finding(Check(t.Context(), d.cfg), "server"); f.Severity != Problem || !strings.Contains(f.Detail, "sealed") || !strings.Contains(f.Fix, "unseal") {
 		t.Errorf("a sealed Vault: %+v", f)
+	}
+}
+
+// A signing key of the schedule is looked at by the name that the schedule has.
+func TestCheckOfSchedules(t *testing.T) {
+	v := sharedVault(t)
+	d := deploy(t, v, prefixFor(t), false)
+	k := d.open(t)
+	var keys []map[string]any
+	for _, name := range []string{"good", "exportable", "deletable", "gone", "replaced", "removed", "revoked"} {
+		kid, err := jwks.Thumbprint(create(t, k, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		keys = append(keys, map[string]any{"kid": kid, "ref": name})
+	}
+	past := time.Now().Add(-time.Hour)
+	keys[5]["removeAt"], keys[6]["revokedAt"] = past, past
+	document, err := json.Marshal(map[string]any{"keys": keys})
+	if err != nil {
+		t.Fatal(err)
+	}
+	swap(t, k, "schedule-a", 0, string(document))
+	root := v.Client().Logical()
+	config := func(name string, data map[string]any) {
+		t.Helper()
+		if _, err := root.WriteWithContext(t.Context(), "transit/keys/"+d.cfg.Prefix+"-"+name+"/config", data); err != nil {
+			t.Fatal(err)
+		}
+	}
+	config("exportable", map[string]any{"exportable": true})
+	for _, name := range []string{"deletable", "gone", "replaced", "removed", "revoked"} {
+		config(name, map[string]any{"deletion_allowed": true})
+		if name == "deletable" {
+			continue
+		}
+		if _, err := root.DeleteWithContext(t.Context(), "transit/keys/"+d.cfg.Prefix+"-"+name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := root.WriteWithContext(t.Context(), "transit/keys/"+d.cfg.Prefix+"-replaced", map[string]any{"type": "ecdsa-p256"}); err != nil {
+		t.Fatal(err)
+	}
+
+	var got []string
+	for _, f := range Check(t.Context(), d.cfg, "schedule-a", "schedule-not-made-yet") {
+		if f.Check == "signing key" {
+			got = append(got, fmt.Sprintf("%s: %s", f.Severity, f.Detail))
+		}
+	}
+	want := []string{
+		"ok: " + d.cfg.Prefix + "-good",
+		"problem: " + d.cfg.Prefix + "-exportable: it is exportable",
+		"warning: " + d.cfg.Prefix + "-deletable may be deleted",
+		"problem: the transit key " + d.cfg.Prefix + "-gone is not there",
+		"problem: " + d.cfg.Prefix + "-replaced is another key",
+	}
+	if !slices.EqualFunc(got, want, strings.HasPrefix) {
+		t.Errorf("findings:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 }
 

@@ -13,14 +13,17 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/big"
 	"math/rand/v2"
 	"net/http"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/go-jose/go-jose/v4"
 	jsonv2 "github.com/go-json-experiment/json"
@@ -37,6 +40,10 @@ const (
 	// verifyOneIn is how often a signature of Vault's is verified, the first of
 	// each key and login aside.
 	verifyOneIn = 100
+
+	// reviewEvery is how often the keys in use are looked at, for what somebody else
+	// did to them.
+	reviewEvery = 5 * time.Minute
 )
 
 // transit uses keys that never leave Vault. Each is a transit key of its own, of
@@ -54,6 +61,9 @@ type transit struct {
 	loading singleflight.Group
 	mu      sync.RWMutex
 	keys    map[string]*signingKey
+
+	cancel context.CancelFunc
+	done   chan struct{}
 }
 
 // signingKey is what is known of a key. Its public half is the one that was seen
@@ -63,10 +73,16 @@ type signingKey struct {
 	alg    jose.SignatureAlgorithm
 	public crypto.PublicKey
 	queue  *queue
+	// flaw is what was wrong with it when this process met it, so that it does not
+	// sign here. Its public half is given out all the same: a schedule that knows the
+	// key must be read, so that another key can take its place.
+	flaw string
 
 	disabled atomic.Bool   // for good
+	replaced atomic.Bool   // Vault had another key under its name: never again
 	verified atomic.Uint64 // the newest login under which a signature was found right
-	suspect  atomic.Bool   // a signature was wrong: verify all
+	suspect  atomic.Bool   // a signature was wrong, or the key was gone: verify all
+	alarmed  atomic.Bool   // that it has a flaw was said
 }
 
 func newTransit(cfg Config, c *client, mount *kvMount) *transit {
@@ -80,10 +96,53 @@ func newTransit(cfg Config, c *client, mount *kvMount) *transit {
 	}
 	t.calls.Store(uint64(rand.Uint32()))
 	t.scheduler = newScheduler(t.signBatch)
+	ctx, cancel := context.WithCancel(context.Background())
+	t.cancel, t.done = cancel, make(chan struct{})
+	go t.review(ctx)
 	return t
 }
 
-func (t *transit) close() { t.scheduler.close() }
+func (t *transit) close() {
+	t.cancel()
+	<-t.done
+	t.scheduler.close()
+}
+
+// review looks at the keys in use until ctx ends.
+func (t *transit) review(ctx context.Context) {
+	defer close(t.done)
+	tick := time.NewTicker(reviewEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			t.reviewOnce(ctx)
+		}
+	}
+}
+
+// reviewOnce keeps no error: what is wrong with a key is an alarm already, and that
+// Vault is away is said elsewhere.
+func (t *transit) reviewOnce(ctx context.Context) {
+	t.mu.RLock()
+	keys := slices.Collect(maps.Values(t.keys))
+	t.mu.RUnlock()
+	for _, k := range keys {
+		if k.disabled.Load() || ctx.Err() != nil {
+			continue
+		}
+		d, err := t.describe(ctx, k.name)
+		switch {
+		case err != nil:
+		case d.disabled():
+			k.disabled.Store(true)
+		default:
+			_, _ = t.remember(ctx, k.name, d)
+		}
+	}
+}
 
 // names is what transit takes as a key's name.
 var names = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9_.-]{0,198}[A-Za-z0-9_])?$`)
@@ -131,8 +190,8 @@ func (t *transit) Create(ctx context.Context, name string, alg jose.SignatureAlg
 	case d.disabled():
 		t.forget(key)
 		return nil, fmt.Errorf("%w: %s", custody.ErrDisabled, key)
-	case d.mayBeElsewhere() != "":
-		return nil, fmt.Errorf("%w: %s is %s, so that its private half may be outside of Vault", custody.ErrMismatch, key, d.mayBeElsewhere())
+	case d.signingFlaw() != "":
+		return nil, flawed(key, d.signingFlaw())
 	}
 	k, err := t.remember(ctx, key, d)
 	if err != nil {
@@ -171,8 +230,13 @@ func (t *transit) Sign(ctx context.Context, name string, digest []byte) ([]byte,
 	if err != nil {
 		return nil, err
 	}
-	if k.disabled.Load() {
+	switch {
+	case k.disabled.Load():
 		return nil, fmt.Errorf("%w: %s", custody.ErrDisabled, key)
+	case k.replaced.Load():
+		return nil, replaced(key)
+	case k.flaw != "":
+		return nil, flawed(key, k.flaw)
 	}
 	return t.scheduler.sign(ctx, k.queue, digest)
 }
@@ -273,7 +337,19 @@ func (t *transit) key(ctx context.Context, key string) (*signingKey, error) {
 	}
 }
 
-// remember returns the key that a description is of.
+// replaced says that a key is not the one that was used before.
+func replaced(key string) error {
+	return fmt.Errorf("%w: Vault held another key than before as %s", custody.ErrUnavailable, key)
+}
+
+// flawed says why a key does not sign.
+func flawed(key, flaw string) error {
+	return fmt.Errorf("%w: %s: %s, so that its private half may be outside of Vault", custody.ErrMismatch, key, flaw)
+}
+
+// remember returns the key that a description is of, and raises the alarm if it is
+// not as it should be. One that signs already signs on with a flaw: whether it must
+// go is the operator's decision.
 func (t *transit) remember(ctx context.Context, key string, d description) (*signingKey, error) {
 	public, err := t.publicHalf(ctx, key, d)
 	if err != nil {
@@ -283,16 +359,21 @@ func (t *transit) remember(ctx context.Context, key string, d description) (*sig
 	defer t.mu.Unlock()
 	k := t.keys[key]
 	if k == nil {
-		k = &signingKey{name: key, alg: d.algorithm(), public: public}
+		k = &signingKey{name: key, alg: d.algorithm(), public: public, flaw: d.signingFlaw()}
 		k.queue = &queue{key: k}
 		t.keys[key] = k
 	}
 	if d.disabled() {
 		k.disabled.Store(true)
 	}
-	if !equalKeys(k.public, public) {
-		t.log.ErrorContext(ctx, "Vault holds another key than before under the same name", "key", key)
-		return nil, fmt.Errorf("%w: Vault holds another key than before as %s", custody.ErrUnavailable, key)
+	if !equalKeys(k.public, public) && k.replaced.CompareAndSwap(false, true) {
+		t.log.ErrorContext(ctx, "Vault holds another key than before under the same name: it is not used any more", "key", key)
+	}
+	if k.replaced.Load() {
+		return nil, replaced(key)
+	}
+	if flaw := d.signingFlaw(); flaw != "" && !d.disabled() && k.alarmed.CompareAndSwap(false, true) {
+		t.log.ErrorContext(ctx, "the private half of a key may be outside of Vault: let another key take its place", "key", key, "flaw", flaw, "signs", k.flaw == "")
 	}
 	return k, nil
 }
@@ -306,12 +387,22 @@ func (t *transit) forget(key string) {
 	}
 }
 
+// suspect has every later signature of a key verified, if it is known.
+func (t *transit) suspect(key string) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	if k := t.keys[key]; k != nil {
+		k.suspect.Store(true)
+	}
+}
+
 // description is what transit tells about a key.
 type description struct {
 	Type            string `json:"type"`
 	Derived         bool   `json:"derived"`
 	Exportable      bool   `json:"exportable"`
 	PlaintextBackup bool   `json:"allow_plaintext_backup"`
+	DeletionAllowed bool   `json:"deletion_allowed"`
 	Imported        bool   `json:"imported_key"`
 	Latest          int    `json:"latest_version"`
 	MinDecryption   int    `json:"min_decryption_version"`
@@ -323,6 +414,9 @@ type description struct {
 
 func (t *transit) describe(ctx context.Context, key string) (description, error) {
 	secret, err := t.client.call(ctx, http.MethodGet, t.mount+"/keys/"+key, nil)
+	if errors.Is(err, custody.ErrNotFound) {
+		t.suspect(key) // who deleted it may make another
+	}
 	if err != nil {
 		return description{}, err
 	}
@@ -348,17 +442,28 @@ func (d description) algorithm() jose.SignatureAlgorithm {
 // disabled reports whether version 1 cannot sign.
 func (d description) disabled() bool { return d.MinEncryption >= 2 || d.MinDecryption >= 2 }
 
-// mayBeElsewhere says why the private half may not be in Vault alone.
-func (d description) mayBeElsewhere() string {
+// leaks says how a key could leave Vault; empty: it can not.
+func (d description) leaks() string {
 	switch {
 	case d.Exportable:
-		return "exportable"
+		return "it is exportable, which can not be undone"
 	case d.PlaintextBackup:
-		return "open to plaintext backup"
+		return "it allows a plaintext backup, which can not be undone"
+	default:
+		return ""
+	}
+}
+
+// signingFlaw says why a key of a fitting type can not be a signing key; empty: it
+// can.
+func (d description) signingFlaw() string {
+	switch leak := d.leaks(); {
+	case leak != "":
+		return leak
 	case d.Imported:
-		return "imported"
+		return "it was imported"
 	case d.Derived:
-		return "derived"
+		return "it is derived"
 	default:
 		return ""
 	}
@@ -403,6 +508,9 @@ func (d description) publicPEM() (string, error) {
 	return version.PublicKey, nil
 }
 
+// keepTries is one more than replicas that write the same thing need.
+const keepTries = 3
+
 // keepPublic writes the public half of a key to where it outlives the key.
 func (t *transit) keepPublic(ctx context.Context, key string, d description) error {
 	text, err := d.publicPEM()
@@ -412,18 +520,20 @@ func (t *transit) keepPublic(ctx context.Context, key string, d description) err
 	if text == "" {
 		return fmt.Errorf("%w: Vault does not show version 1", custody.ErrUnavailable)
 	}
-	kept, err := t.publics.Load(ctx, key)
-	if err == nil && string(kept.Data) == text {
-		return nil
+	for range keepTries {
+		kept, err := t.publics.Load(ctx, key)
+		if err == nil && string(kept.Data) == text {
+			return nil
+		}
+		if err != nil && !errors.Is(err, custody.ErrNotFound) {
+			return err
+		}
+		if _, err = t.publics.Swap(ctx, key, kept.Revision, []byte(text)); !errors.Is(err, custody.ErrConflict) {
+			return err
+		}
+		// Another replica was faster, and wrote the same.
 	}
-	if err != nil && !errors.Is(err, custody.ErrNotFound) {
-		return err
-	}
-	// Whoever wins writes the same.
-	if _, err = t.publics.Swap(ctx, key, kept.Revision, []byte(text)); errors.Is(err, custody.ErrConflict) {
-		return fmt.Errorf("%w: %v", custody.ErrUnavailable, err)
-	}
-	return err
+	return fmt.Errorf("%w: somebody else writes another public half of %s", custody.ErrUnavailable, key)
 }
 
 // parsePublic reads a public half for alg.
@@ -457,6 +567,9 @@ func equalKeys(a, b crypto.PublicKey) bool {
 // signBatch asks Vault for the signatures of one batch.
 func (t *transit) signBatch(ctx context.Context, q *queue, batch []*item) error {
 	k, call := q.key, t.calls.Add(1)
+	if k.replaced.Load() { // since they began to wait
+		return replaced(k.name)
+	}
 	answer, login, err := t.client.request(ctx, http.MethodPost, t.mount+"/sign/"+k.name, appendBatch(nil, call, batch))
 	if err != nil {
 		return t.explain(ctx, k, err)
@@ -467,6 +580,7 @@ func (t *transit) signBatch(ctx context.Context, q *queue, batch []*item) error 
 		return fmt.Errorf("%w: signing with %s: %w", custody.ErrUnavailable, k.name, err)
 	}
 	var refused error
+	wrong := false
 	for i, r := range results {
 		if r.Error != "" {
 			if refused == nil { // one question is enough for all
@@ -476,6 +590,12 @@ func (t *transit) signBatch(ctx context.Context, q *queue, batch []*item) error 
 			continue
 		}
 		batch[i].signature, batch[i].err = t.accept(ctx, k, login, batch[i].digest[:], r.Signature)
+		wrong = wrong || batch[i].err != nil
+	}
+	if wrong { // is it another key?
+		if d, err := t.describe(ctx, k.name); err == nil && !d.disabled() {
+			_, _ = t.remember(ctx, k.name, d)
+		}
 	}
 	return nil
 }
@@ -486,16 +606,22 @@ func (t *transit) explain(ctx context.Context, k *signingKey, refused error) err
 	if !errors.Is(refused, custody.ErrInvalid) && !errors.Is(refused, custody.ErrNotFound) {
 		return refused
 	}
-	switch d, err := t.describe(ctx, k.name); {
+	d, err := t.describe(ctx, k.name)
+	switch {
 	case errors.Is(err, custody.ErrNotFound):
 		return err
 	case err == nil && d.disabled():
 		k.disabled.Store(true)
 		return fmt.Errorf("%w: %s", custody.ErrDisabled, k.name)
-	default:
-		t.log.ErrorContext(ctx, "Vault refuses to sign", "key", k.name, "error", refused)
-		return fmt.Errorf("%w: %v", custody.ErrUnavailable, refused)
 	}
+	if err == nil {
+		_, _ = t.remember(ctx, k.name, d) // is it another key?
+	}
+	if k.replaced.Load() {
+		return replaced(k.name)
+	}
+	t.log.ErrorContext(ctx, "Vault refuses to sign", "key", k.name, "error", refused)
+	return fmt.Errorf("%w: %v", custody.ErrUnavailable, refused)
 }
 
 // accept reads one signature, and verifies it if it is its turn.

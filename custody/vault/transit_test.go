@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -132,7 +133,7 @@ func signOnce(t testing.TB, k *Keyring, name string) error {
 	started := time.Now()
 	digest := sha256.Sum256([]byte(name))
 	_, err := k.Sign(ctx, name, digest[:])
-	if took := time.Since(started); took > 3*time.Second {
+	if took := time.Since(started); took > 5*time.Second {
 		t.Errorf("Sign took %v with a deadline of 1 s", took)
 	}
 	if err != nil && !errors.Is(err, custody.ErrUnavailable) {
@@ -173,6 +174,12 @@ func TestTransit(t *testing.T) {
 			"large":      {"type": "rsa-4096"},
 		} {
 			f.write(t, "transit/keys/"+cfg.Prefix+"-"+name, made)
+			digest := sha256.Sum256(nil)
+			for range 2 { // also once it is known
+				if _, err := k.Sign(t.Context(), name, digest[:]); !errors.Is(err, custody.ErrMismatch) {
+					t.Errorf("Sign with a key that is %s: %v, want ErrMismatch", name, err)
+				}
+			}
 			if _, err := k.Create(t.Context(), name, jose.ES256); !errors.Is(err, custody.ErrMismatch) {
 				t.Errorf("Create adopts a key that is %s: %v, want ErrMismatch", name, err)
 			}
@@ -186,6 +193,49 @@ func TestTransit(t *testing.T) {
 			if _, err := k.Create(t.Context(), name, jose.ES256); !errors.Is(err, custody.ErrInvalid) {
 				t.Errorf("Create(%q): %v, want ErrInvalid", name, err)
 			}
+		}
+	})
+
+	t.Run("KeyThatBecomesExportable", func(t *testing.T) {
+		cfg := f.deployment(t, nil)
+		log := &safeBuffer{}
+		cfg.Log = slog.New(slog.NewTextHandler(log, nil))
+		k := openKeyring(t, cfg)
+		public := mustCreate(t, k, "a", jose.ES256)
+		k.transit.reviewOnce(t.Context())
+		if log.contains("level=ERROR") {
+			t.Error("an alarm about a good key")
+		}
+		f.write(t, "transit/keys/"+cfg.Prefix+"-a/config", map[string]any{"exportable": true})
+		for range 3 {
+			k.transit.reviewOnce(t.Context())
+		}
+		if n := log.count("level=ERROR"); n != 1 || !log.contains("exportable") || !log.contains("signs=true") {
+			t.Errorf("%d alarms, want one", n)
+		}
+		if err := signOnce(t, k, "a"); err != nil {
+			t.Errorf("the process that has it in use: %v", err)
+		}
+		// A process that meets it so does not use it. Its public half, which callers
+		// still verify with, is given out.
+		digest := sha256.Sum256(nil)
+		fresh := openKeyring(t, cfg)
+		if got, _, err := fresh.Public(t.Context(), "a"); err != nil || !equalKeys(got, public) {
+			t.Errorf("Public after a restart: %v", err)
+		}
+		if _, err := fresh.Sign(t.Context(), "a", digest[:]); !errors.Is(err, custody.ErrMismatch) {
+			t.Errorf("Sign after a restart: %v, want ErrMismatch", err)
+		}
+		if n := log.count("signs=false"); n != 1 {
+			t.Errorf("%d alarms after the restart, want one", n)
+		}
+		if err := fresh.Disable(t.Context(), "a"); err != nil {
+			t.Errorf("Disable: %v", err)
+		}
+		k.transit.reviewOnce(t.Context())
+		calls := k.transit.calls.Load()
+		if _, err := k.Sign(t.Context(), "a", digest[:]); !errors.Is(err, custody.ErrDisabled) || k.transit.calls.Load() != calls {
+			t.Errorf("Sign after another process disabled it: %v", err)
 		}
 	})
 
@@ -264,6 +314,8 @@ func TestTransit(t *testing.T) {
 
 	t.Run("KeyGoneOrReplaced", func(t *testing.T) {
 		cfg := f.deployment(t, nil)
+		log := &safeBuffer{}
+		cfg.Log = slog.New(slog.NewTextHandler(log, nil))
 		k := openKeyring(t, cfg)
 		mustCreate(t, k, "a", jose.ES256)
 		if err := signOnce(t, k, "a"); err != nil {
@@ -279,14 +331,43 @@ func TestTransit(t *testing.T) {
 			t.Errorf("Sign with a deleted key: %v, want ErrNotFound", err)
 		}
 		f.write(t, path, map[string]any{"type": "ecdsa-p256"})
-		if _, _, err := k.Public(t.Context(), "a"); !errors.Is(err, custody.ErrUnavailable) {
-			t.Errorf("Public of a key that was replaced: %v, want ErrUnavailable", err)
-		}
-		k.transit.keys[cfg.Prefix+"-a"].verified.Store(0)
-		for range 50 {
+		var calls uint64
+		for i := range 200 {
 			if _, err := k.Sign(t.Context(), "a", digest[:]); !errors.Is(err, custody.ErrUnavailable) {
 				t.Fatalf("Sign with a key that was replaced: %v, want ErrUnavailable", err)
 			}
+			if i == 0 {
+				calls = k.transit.calls.Load()
+			}
+		}
+		if n := k.transit.calls.Load() - calls; n > 0 {
+			t.Errorf("Vault was asked %d times more for signatures by a key that was replaced", n)
+		}
+		if _, _, err := k.Public(t.Context(), "a"); !errors.Is(err, custody.ErrUnavailable) {
+			t.Errorf("Public of a key that was replaced: %v, want ErrUnavailable", err)
+		}
+		if n := log.count("another key than before"); n != 1 {
+			t.Errorf("%d alarms, want one", n)
+		}
+	})
+
+	t.Run("KeyReplacedUnseen", func(t *testing.T) {
+		cfg := f.deployment(t, nil)
+		k := openKeyring(t, cfg)
+		mustCreate(t, k, "a", jose.ES256)
+		if err := signOnce(t, k, "a"); err != nil {
+			t.Fatal(err)
+		}
+		path := "transit/keys/" + cfg.Prefix + "-a"
+		f.write(t, path+"/config", map[string]any{"deletion_allowed": true})
+		if _, err := f.root.Logical().Delete(path); err != nil {
+			t.Fatal(err)
+		}
+		f.write(t, path, map[string]any{"type": "ecdsa-p256"})
+		k.transit.reviewOnce(t.Context())
+		digest := sha256.Sum256(nil)
+		if _, err := k.Sign(t.Context(), "a", digest[:]); !errors.Is(err, custody.ErrUnavailable) {
+			t.Errorf("Sign after the review: %v, want ErrUnavailable", err)
 		}
 	})
 

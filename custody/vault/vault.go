@@ -201,8 +201,9 @@ func (k *Keyring) Close() error {
 	return nil
 }
 
-// Health says how the connection to Vault is.
-func (k *Keyring) Health() Health { return k.client.health() }
+// TokenExpires is when the login to Vault ends unless it is renewed; zero: never, or
+// there was none yet.
+func (k *Keyring) TokenExpires() time.Time { return k.client.tokenExpires() }
 
 // Create implements [custody.Keyring].
 func (k *Keyring) Create(ctx context.Context, name string, alg jose.SignatureAlgorithm) (crypto.PublicKey, error) {

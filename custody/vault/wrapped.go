@@ -398,14 +398,15 @@ func (w *wrapped) tend(ctx context.Context) {
 	}
 }
 
+// tendOnce looks at every key, whatever is wrong with another.
 func (w *wrapped) tendOnce(ctx context.Context) error {
-	err := w.loadMirror(ctx)
+	errs := []error{w.loadMirror(ctx)}
 	w.mu.RLock()
 	names := slices.Sorted(maps.Keys(w.keys))
 	w.mu.RUnlock()
 	for _, name := range names {
-		if err != nil {
-			return err
+		if ctx.Err() != nil {
+			break
 		}
 		w.mu.RLock()
 		k := w.keys[name]
@@ -413,12 +414,13 @@ func (w *wrapped) tendOnce(ctx context.Context) error {
 		switch {
 		case k.disabled:
 		case k.signer == nil:
-			_, err = w.key(ctx, name)
+			_, err := w.key(ctx, name)
+			errs = append(errs, err)
 		default:
-			err = w.dropIfDisabled(ctx, name)
+			errs = append(errs, w.dropIfDisabled(ctx, name))
 		}
 	}
-	return err
+	return errors.Join(errs...)
 }
 
 func (w *wrapped) dropIfDisabled(ctx context.Context, name string) error {

@@ -9,6 +9,8 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -370,6 +372,24 @@ func TestWrappedDisable(t *testing.T) {
 		t.Errorf("its public half: %v", err)
 	}
 
+	// It sees it too if another key's record is damaged, and says both.
+	for _, name := range []string{"damaged", "later"} {
+		create(t, k, name)
+		if _, err := other.Sign(t.Context(), name, digest[:]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d.write(t, "data/"+d.cfg.Prefix+"/keys/damaged", map[string]any{"data": map[string]any{"hello": "world"}})
+	if err := k.Disable(t.Context(), "later"); err != nil {
+		t.Fatal(err)
+	}
+	if err := other.wrapped.tendOnce(t.Context()); err == nil || !strings.Contains(err.Error(), "damaged") {
+		t.Errorf("a record that is damaged: %v", err)
+	}
+	if _, err := other.Sign(t.Context(), "later", digest[:]); !errors.Is(err, custody.ErrDisabled) {
+		t.Errorf("another replica's Sign beside a damaged record: %v", err)
+	}
+
 	// Interrupted before the destruction: the next call destroys.
 	create(t, k, "b")
 	doc, err := k.wrapped.records.Load(t.Context(), "b")
@@ -394,6 +414,71 @@ func TestWrappedDisable(t *testing.T) {
 	secret, err := v.Client().Logical().ReadWithDataWithContext(t.Context(), d.kv("data/"+d.cfg.Prefix+"/keys/b"), map[string][]string{"version": {"1"}})
 	if err != nil || secret == nil || secret.Data["data"] != nil {
 		t.Errorf("version 1 after a disabling that was interrupted: %v, %v", secret, err)
+	}
+}
+
+// Before each write of one replica, another one disables the same key.
+func TestReplicasDisableTheSameKey(t *testing.T) {
+	v := sharedVault(t)
+	for _, wrapped := range []bool{false, true} {
+		d := deploy(t, v, fmt.Sprintf("%s%t", prefixFor(t), wrapped), wrapped)
+		cfg, err := d.cfg.complete()
+		if err != nil {
+			t.Fatal(err)
+		}
+		other := d.open(t)
+		for at := 1; ; at++ {
+			name := fmt.Sprintf("key%d", at)
+			public := create(t, other, name)
+			transport, err := newTransport(cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			writes := 0
+			client, err := newClientOver(cfg, &lossy{RoundTripper: transport, lose: func(r *http.Request) loss {
+				if r.Method == http.MethodGet || !strings.HasSuffix(r.URL.Path, name) && !strings.Contains(r.URL.Path, name+"/") {
+					return loseNothing
+				}
+				if writes++; writes == at {
+					if err := other.Disable(t.Context(), name); err != nil {
+						t.Errorf("the first: %v", err)
+					}
+				}
+				return loseNothing
+			}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			mount := &kvMount{path: cfg.KV}
+			var disable func(context.Context, string) error
+			if wrapped {
+				w := newWrapped(cfg, client, mount)
+				defer w.close()
+				disable = w.Disable
+			} else {
+				tr := newTransit(cfg, client, mount)
+				defer tr.close()
+				disable = tr.Disable
+			}
+			eventually(t, "the login", func() bool { return client.tokenExpires() != time.Time{} })
+			if err := disable(t.Context(), name); err != nil {
+				t.Errorf("wrapped %t, before write %d: %v", wrapped, at, err)
+			}
+			client.close()
+			digest := sha256.Sum256(nil)
+			if _, err := other.Sign(t.Context(), name, digest[:]); !errors.Is(err, custody.ErrDisabled) && writes >= at {
+				t.Errorf("wrapped %t, before write %d: Sign: %v, want ErrDisabled", wrapped, at, err)
+			}
+			if got, _, err := d.open(t).Public(t.Context(), name); err != nil || !equalKeys(got, public) {
+				t.Errorf("wrapped %t, before write %d: Public: %v", wrapped, at, err)
+			}
+			if writes < at {
+				if at < 3 {
+					t.Errorf("wrapped %t: only %d writes: this proves nothing", wrapped, writes)
+				}
+				break
+			}
+		}
 	}
 }
 

@@ -13,6 +13,9 @@ import (
 	"time"
 )
 
+// MaxTokenTTL is the longest life that a token may be given.
+const MaxTokenTTL = 300 * time.Second
+
 // Validate tells everything that is wrong with a completed configuration, each
 // with its key and what would be right. It opens no file.
 func (c Config) Validate() error {
@@ -151,7 +154,7 @@ func (c Config) validateIssuers(v *problems) {
 		if is.Enrolment == "open" && exposed && !c.Insecure.OpenEnrolment {
 			v.add(at+"enrolment", "open lets anybody in who reaches a listener beyond loopback; use token, or set insecure.openEnrolment (--insecure-open-enrolment)")
 		}
-		v.between(at+"tokenTTL", is.TokenTTL, 60*time.Second, 300*time.Second)
+		v.between(at+"tokenTTL", is.TokenTTL, 60*time.Second, MaxTokenTTL)
 		if is.TokenTTL%time.Second != 0 {
 			v.add(at+"tokenTTL", "use whole seconds")
 		}

@@ -22,8 +22,9 @@ type adminState struct {
 	keeper  *keeper
 	kind    string
 	store   records
-	shared  shared   // the same store; nil if it is this process's own
-	issuers []string // that are configured
+	shared  shared      // the same store; nil if it is this process's own
+	issuers []string    // that are configured
+	behind  func() bool // custody may lack acts
 	now     func() time.Time
 }
 
@@ -97,8 +98,22 @@ func (a *adminState) find(ctx context.Context) (finding, error) {
 	if err != nil {
 		return f, fmt.Errorf("store: %w", err)
 	}
-	if have != d.AuditHead && f.status.Condition == signer.StateOK {
+	if f.status.Condition != signer.StateOK {
+		return f, nil
+	}
+	if have != d.AuditHead {
 		set(rolledBack(d, last))
+		return f, nil
+	}
+	if last.Seq > d.AuditHead.Seq && a.behind() { // or it was recorded meanwhile
+		if d, _, err = a.keeper.refresh(ctx); err != nil {
+			return f, err
+		}
+		f.deployment, f.status.CustodyHead = d, d.AuditHead
+	}
+	if last.Seq > d.AuditHead.Seq && a.behind() {
+		f.status.Problem = fmt.Sprintf("custody does not have the last %d of the audit log's entries yet: if the store went back by them now, or an export without them was imported, nobody would notice", last.Seq-d.AuditHead.Seq)
+		f.status.Remedy = "they are recorded without you as soon as that is possible; the signer's log says what hinders it"
 	}
 	return f, nil
 }
@@ -118,7 +133,8 @@ func (a *adminState) Export(ctx context.Context, w io.Writer) error {
 
 // AcceptLoss implements signer.AdminState. The store gets another id, first in
 // custody, together with the closing of enrolment, and then its mark: interrupted in
-// between it is still lost, and is accepted again under its new id.
+// between it is still lost, and is accepted again under its new id. What a lost store
+// still holds is removed: without the rest nobody could see or revoke it.
 func (a *adminState) AcceptLoss(ctx context.Context, storeID, actor, reason string) error {
 	if a.shared == nil {
 		return refuseState(signer.StateUnsupported, "an embedded signer looks at its store when it starts: stop it, and run `signer init --accept-lost-store` or `--accept-rolled-back-store`")
@@ -138,12 +154,19 @@ func (a *adminState) AcceptLoss(ctx context.Context, storeID, actor, reason stri
 	if err := a.mayTake(ctx, f); err != nil {
 		return err
 	}
-	head := f.status.StoreHead // zero if it is lost as a whole
+	mark := func(ctx context.Context, id string) error { return a.shared.Mark(ctx, id) }
+	head := f.status.StoreHead
+	if f.status.Condition == signer.StateLost {
+		head = audit.Head{}
+		mark = func(ctx context.Context, id string) error {
+			return a.shared.MarkEmpty(ctx, id, append(f.deployment.GivenUp[:], storeID)...)
+		}
+	}
 	id, err := a.giveUp(ctx, storeID, head, true)
 	if err != nil {
 		return err
 	}
-	if err := a.mark(ctx, id); err != nil {
+	if err := marked(mark(ctx, id)); err != nil {
 		return err
 	}
 	return a.log(ctx, audit.Entry{
@@ -196,18 +219,18 @@ func (a *adminState) giveUp(ctx context.Context, storeID string, head audit.Head
 	return id, err
 }
 
-// mark gives the store the id that custody knows it by from now on. Copies that lag
-// behind will have it: no replica serves before they do.
-func (a *adminState) mark(ctx context.Context, id string) error {
-	if err := a.shared.Mark(ctx, id); err != nil && !errors.Is(err, killswitch.ErrUnacknowledged) {
+// marked says whether a store has the id that custody knows it by from now on. Copies
+// that lag behind will have it: no replica serves before they do.
+func marked(err error) error {
+	if err != nil && !errors.Is(err, killswitch.ErrUnacknowledged) {
 		return fmt.Errorf("mark the store: %w", err)
 	}
 	return nil
 }
 
-// Import implements signer.AdminState. A store that replicas share gets another id
-// once the records are there: interrupted before that it is lost still, and takes
-// the same file again.
+// Import implements signer.AdminState. A store that replicas share loses its mark as
+// the import begins, and gets another id once the records are there: interrupted before
+// that it is lost, and takes the same file again.
 func (a *adminState) Import(ctx context.Context, r io.Reader, actor, acceptStore string) (signer.ImportResult, error) {
 	file, err := signer.ReadState(r)
 	if err != nil {
@@ -223,19 +246,24 @@ func (a *adminState) Import(ctx context.Context, r io.Reader, actor, acceptStore
 		return signer.ImportResult{}, err
 	}
 	result := signer.ImportResult{Store: f.deployment.Store, File: file.Summary}
-	err = a.store.Import(ctx, file.Records(audit.Entry{
+	records := file.Records(audit.Entry{
 		Time: a.now(), Actor: actor, Action: "state.import", Target: file.Summary.Store,
 		Detail: map[string]string{"records": strconv.FormatUint(file.Summary.Records, 10), "sha256": file.Summary.SHA256},
-	}))
+	})
+	if a.shared != nil && acceptStore != "" { // which gives up what the store holds
+		err = a.shared.ImportOver(ctx, f.status.Found, records)
+	} else {
+		err = a.store.Import(ctx, records)
+	}
 	if errors.Is(err, signer.ErrNotEmpty) {
-		return result, refuseState(signer.StateNotEmpty, "the store is in use: import into an empty one. Empty it, or use another Redis or store.redis.prefix, and import again, naming the store that is given up (%s)", f.deployment.Store)
+		return result, a.notEmpty(f.deployment)
 	}
 	if err != nil {
 		return result, fmt.Errorf("import: %w", err)
 	}
 	if a.shared != nil {
 		if result.Store, err = a.giveUp(ctx, f.deployment.Store, file.Summary.AuditHead, closes); err == nil {
-			err = a.mark(ctx, result.Store)
+			err = marked(a.shared.Mark(ctx, result.Store))
 		}
 	} else {
 		_, err = a.keeper.change(ctx, func(d *deployment) error {
@@ -261,7 +289,22 @@ func (a *adminState) mayImport(ctx context.Context, f finding, file *signer.Stat
 	if err != nil || a.shared == nil {
 		return closes, err
 	}
+	if acceptStore != "" && !closes { // what custody has not recorded yet is forgotten too
+		whole, err := file.Holds(f.status.StoreHead)
+		if err != nil {
+			return false, err
+		}
+		closes = !whole
+	}
 	return closes, a.mayTake(ctx, f)
+}
+
+// notEmpty refuses records for a store that has some.
+func (a *adminState) notEmpty(d deployment) error {
+	if a.shared == nil {
+		return refuseState(signer.StateNotEmpty, "the store has records: import into an empty one. To make one: stop the signer, move its store away, and run `signer init --accept-lost-store`")
+	}
+	return refuseState(signer.StateNotEmpty, "the store has records: they are replaced if you give them up by naming the store (--accept-loss %s)", d.Store)
 }
 
 func (a *adminState) otherStore(d deployment) error {

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
 
+	"github.com/pactsigner/pactsigner/custody/vault"
 	"github.com/pactsigner/pactsigner/internal/config"
 	"github.com/pactsigner/pactsigner/internal/store/bolt"
 	"github.com/pactsigner/pactsigner/killswitch"
@@ -44,7 +45,7 @@ func (s *Server) assemble(ctx context.Context) error {
 		Version:   s.version,
 		Params:    s.switchParams,
 		Revisions: s.revisions,
-		Ready:     s.keysReady,
+		Ready:     func() bool { return s.mayServe() == nil },
 		OnGrant:   s.observe,
 		Log:       s.log,
 	})
@@ -55,11 +56,15 @@ func (s *Server) assemble(ctx context.Context) error {
 	for i, cidr := range s.cfg.TrustedProxies {
 		proxies[i] = netip.MustParsePrefix(cidr) // validated
 	}
+	var store signer.Store = s.state.store
+	if s.state.shared != nil {
+		store = &doubting{Store: store, doubt: s.guard.Doubt}
+	}
 	var err error
 	s.service, err = signer.New(signer.Config{
-		Store:          s.state.store,
+		Store:          store,
 		Guard:          s.guard,
-		Keyring:        s.state.keyring,
+		Keyring:        subjectKeyring{s.state.keyring, s.subject},
 		Issuers:        issuers,
 		TrustedProxies: proxies,
 		SignDeadline:   s.signDeadline(),
@@ -86,20 +91,23 @@ func (s *Server) assembleAdmin(highWater killswitch.HighWater, issuers []signer.
 	if err != nil {
 		return err
 	}
+	s.heads = s.auditHead()
 	cfg := signer.AdminConfig{
 		Store: s.state.store,
 		Switch: killswitch.NewSwitch(killswitch.SwitchConfig{
 			Store: s.state.store, HighWater: highWater, Params: s.switchParams,
 		}),
-		AuditHead: s.auditHead(),
+		AuditHead: s.heads,
 		State: &adminState{
 			keeper: s.keeper, kind: s.cfg.Store.Kind, store: s.state.store, shared: s.state.shared,
-			issuers: s.info.Issuers, now: s.now,
+			issuers: s.info.Issuers, behind: s.heads.behind.Load, now: s.now,
 		},
 		Guard:      s.guard,
+		Ready:      s.mayServe,
+		LongestTTL: s.longestTTL(),
 		KillParams: s.switchParams,
 		Fleet:      s.state.store,
-		Keyring:    s.state.keyring,
+		Keyring:    subjectKeyring{s.state.keyring, s.subject},
 		Issuers:    issuers,
 		Now:        s.now,
 		Version:    s.version,
@@ -123,6 +131,7 @@ func (s *Server) auditHead() *auditHead {
 	if s.cfg.Store.Kind == "redis" && s.cfg.Store.Redis.Acks > 0 {
 		h.acknowledged = s.guard.Refresh
 	}
+	h.behind.Store(true)
 	return h
 }
 
@@ -142,6 +151,15 @@ func (s *Server) recordChanged(from, to deployment) {
 	}
 }
 
+// longestTTL is how long a token may live that any replica made: others may be
+// configured to make them last longer. Zero: only this process makes any.
+func (s *Server) longestTTL() time.Duration {
+	if s.state.shared == nil {
+		return 0
+	}
+	return rotation.Params{TokenTTL: config.MaxTokenTTL}.Scaled(s.cfg.Development.TimeScale).TokenTTL
+}
+
 // signDeadline is the shortest of the schedules': their overlaps count on it.
 func (s *Server) signDeadline() time.Duration {
 	shortest := s.issuers[0].params.SignDeadline
@@ -157,7 +175,7 @@ func (s *Server) makeKeys(ctx context.Context) error {
 	for i := range s.issuers {
 		is := &s.issuers[i]
 		is.params = is.RotationParams().Scaled(s.cfg.Development.TimeScale)
-		keys, err := rotation.New(rotation.Config{
+		config := rotation.Config{
 			Issuer:  is.url,
 			Params:  is.params,
 			Keyring: s.state.keyring,
@@ -166,7 +184,11 @@ func (s *Server) makeKeys(ctx context.Context) error {
 			Replica: s.replica,
 			Now:     s.now,
 			Log:     s.log,
-		})
+		}
+		if v, ok := s.state.keyring.(*vault.Keyring); ok && s.cfg.Custody.Vault.Wrapped {
+			config.SealMirror, config.OpenMirror = v.SealMirror, v.OpenMirror
+		}
+		keys, err := rotation.New(config)
 		if err != nil {
 			return fmt.Errorf("keys of %s: %w", is.url, err)
 		}
@@ -184,13 +206,16 @@ func (s *Server) makeKeys(ctx context.Context) error {
 // startKeysOf loads an issuer's schedule, or makes it, as soon as custody and the
 // store answer.
 func (s *Server) startKeysOf(ctx context.Context, is issuer) {
-	said := ""
+	if !s.awaitDeployment(ctx) {
+		return
+	}
+	said, started := "", time.Now()
 	for {
 		err := is.keys.Start(ctx)
 		if err == nil || ctx.Err() != nil {
 			return
 		}
-		if err.Error() != said {
+		if err.Error() != said && time.Since(started) > quietStart {
 			said = err.Error()
 			s.log.Warn("the key schedule cannot be loaded yet, trying again until it can", "issuer", is.url, "err", err)
 		}
@@ -198,6 +223,23 @@ func (s *Server) startKeysOf(ctx context.Context, is issuer) {
 		case <-ctx.Done():
 			return
 		case <-time.After(is.params.Poll):
+		}
+	}
+}
+
+// awaitDeployment waits until it is known which store is the right one, and that this
+// replica's issuers are the deployment's.
+func (s *Server) awaitDeployment(ctx context.Context) bool {
+	tick := time.NewTicker(readySoon)
+	defer tick.Stop()
+	for {
+		if _, known := s.keeper.current(); known {
+			return true
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-tick.C:
 		}
 	}
 }
@@ -216,15 +258,6 @@ func (s *Server) observe(g killswitch.Grant) {
 	for _, is := range s.issuers {
 		is.keys.Observe(g.Revisions[is.url])
 	}
-}
-
-func (s *Server) keysReady() bool {
-	for _, is := range s.issuers {
-		if is.keys.Ready() != nil {
-			return false
-		}
-	}
-	return true
 }
 
 // assembleGRPC makes the gRPC face: the contract, health and reflection.

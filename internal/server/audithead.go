@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"github.com/pactsigner/pactsigner/custody"
 	"github.com/pactsigner/pactsigner/internal/audit"
@@ -20,6 +21,10 @@ type auditHead struct {
 	// the call; nil: it has none.
 	acknowledged func(ctx context.Context) error
 
+	// behind: custody may lack an act. It is so at the start, for what a process that
+	// has ended could not record.
+	behind atomic.Bool
+
 	mu       sync.Mutex // one record at a time: those who wait find theirs recorded
 	recorded uint64     // the newest number that is known to be in custody
 	in       string     // of which store's log
@@ -34,6 +39,12 @@ var errLogWentBack = errors.New("the audit log lacks the entry that custody reco
 func (h *auditHead) Record(ctx context.Context) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	err := h.record(ctx)
+	h.behind.Store(err != nil)
+	return err
+}
+
+func (h *auditHead) record(ctx context.Context) error {
 	if h.id != nil && h.id() != h.in { // another log, which begins anew
 		h.recorded, h.in = 0, h.id()
 	}

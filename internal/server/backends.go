@@ -47,6 +47,8 @@ type shared interface {
 	Expect(id string)
 	Identity(ctx context.Context) (redis.Identity, error)
 	Mark(ctx context.Context, id string) error
+	MarkEmpty(ctx context.Context, id string, former ...string) error
+	ImportOver(ctx context.Context, id string, next func() (signer.Record, error)) error
 	CheckServer(ctx context.Context) error
 }
 
@@ -95,6 +97,12 @@ func openShared(cfg config.Config, params killswitch.Params, log *slog.Logger) (
 	var err error
 	if o.Password, err = readSecret("store.redis.passwordFile", r.PasswordFile); err != nil {
 		return nil, err
+	}
+	if r.PasswordFile != "" {
+		o.Credentials = func(context.Context) (user, password string, err error) {
+			password, err = readSecret("store.redis.passwordFile", r.PasswordFile)
+			return r.Username, password, err
+		}
 	}
 	if o.SentinelPassword, err = readSecret("store.redis.sentinelPasswordFile", r.SentinelPasswordFile); err != nil {
 		return nil, err

@@ -1,9 +1,12 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"sync"
+	"sync/atomic"
 
 	"github.com/pactsigner/pactsigner/internal/audit"
 	"github.com/pactsigner/pactsigner/internal/store/redis"
@@ -35,7 +38,7 @@ func storeCondition(d deployment, err error) *conditionError {
 	switch {
 	case errors.Is(err, redis.ErrUnmarked):
 		return &conditionError{signer.StateLost, "the store bears no mark of its deployment: it was wiped, in whole or in part, or is another one",
-			"point store.redis at the right one, restore its backup, or `pactctl state import` an export; " + accept + " takes an empty one and closes enrolment", err}
+			"point store.redis at the right one, restore its backup, or `pactctl state import` an export; " + accept + " removes what is left in it but kills, goes on with an empty one and closes enrolment", err}
 	case errors.Is(err, redis.ErrForeign):
 		return &conditionError{signer.StateForeign, "the store bears another mark: it belongs to another deployment, or is from before its loss was accepted",
 			"point store.redis at the right one, or restore its newer backup; if that is lost, use an empty Redis or another store.redis.prefix, and then `pactctl state accept-loss --store " + d.Store + "`, which closes enrolment", err}
@@ -58,22 +61,48 @@ type gate struct {
 	killswitch.HighWater
 	keeper *keeper
 	store  shared
+	asked  atomic.Bool // and answered before
 }
 
-// Load implements killswitch.HighWater.
+// Load implements killswitch.HighWater. The guard's first question comes before it
+// has asked the store, only to learn which one is right. It asks again before the first
+// permit, when it has heard from which data the store answers: only then is the store
+// looked at. What does not depend on each other is read at the same time, since all
+// of it together must be done before a permit could run out.
 func (g *gate) Load(ctx context.Context) (killswitch.State, error) {
+	var (
+		loading   sync.WaitGroup
+		high      killswitch.State
+		highError error
+	)
+	loading.Go(func() { high, highError = g.HighWater.Load(ctx) })
 	d, _, err := g.keeper.refresh(ctx)
-	if err != nil {
+	if err == nil && g.asked.Load() {
+		err = checkShared(ctx, g.store, d)
+	}
+	loading.Wait()
+	if err = cmp.Or(err, highError); err != nil {
 		return killswitch.State{}, err
 	}
-	if err := checkShared(ctx, g.store, d); err != nil {
-		return killswitch.State{}, err
-	}
-	return g.HighWater.Load(ctx)
+	g.asked.Store(true)
+	return high, nil
 }
 
 // checkShared says what is wrong with a store that must be d's.
 func checkShared(ctx context.Context, store shared, d deployment) error {
+	var (
+		all                sync.WaitGroup
+		log, marks, server error
+	)
+	all.Go(func() { log = checkLog(ctx, store, d) })
+	all.Go(func() { marks = checkMarks(ctx, store, d) })
+	all.Go(func() { server = store.CheckServer(ctx) })
+	all.Wait()
+	return cmp.Or(log, marks, server)
+}
+
+// checkLog says whether the store's audit log lacks what custody recorded.
+func checkLog(ctx context.Context, store shared, d deployment) error {
 	last, _, err := store.AuditHead(ctx)
 	if c := storeCondition(d, err); c != nil {
 		return c
@@ -88,6 +117,11 @@ func checkShared(ctx context.Context, store shared, d deployment) error {
 	if have != d.AuditHead {
 		return rolledBack(d, last)
 	}
+	return nil
+}
+
+// checkMarks says whether a part of the store lacks its mark.
+func checkMarks(ctx context.Context, store shared, d deployment) error {
 	found, err := store.Identity(ctx)
 	if err != nil {
 		return fmt.Errorf("read the store's marks: %w", err)
@@ -95,7 +129,34 @@ func checkShared(ctx context.Context, store shared, d deployment) error {
 	if found.Tags < storeTags { // a part of a cluster was lost
 		return storeCondition(d, redis.ErrUnmarked)
 	}
-	return store.CheckServer(ctx)
+	return nil
+}
+
+// doubting is a store that has the guard look at its marks when a caller meets a part
+// that lacks its own: the guard's beats do not come by there.
+type doubting struct {
+	signer.Store
+	doubt func()
+}
+
+func (s *doubting) note(err error) {
+	if errors.Is(err, redis.ErrUnmarked) || errors.Is(err, redis.ErrForeign) {
+		s.doubt()
+	}
+}
+
+// Authorize implements signer.Store.
+func (s *doubting) Authorize(ctx context.Context, a signer.Authorization) (signer.Authorized, error) {
+	who, err := s.Store.Authorize(ctx, a)
+	s.note(err)
+	return who, err
+}
+
+// Device implements signer.Store.
+func (s *doubting) Device(ctx context.Context, issuer, thumbprint string) (signer.Device, error) {
+	d, err := s.Store.Device(ctx, issuer, thumbprint)
+	s.note(err)
+	return d, err
 }
 
 // entryAt returns the entry that the log, whose newest is last, has in the place

@@ -8,6 +8,9 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
 
 	"github.com/go-json-experiment/json"
 
@@ -51,6 +54,61 @@ type deployment struct {
 	// GivenUp are the last ids that the store had before its loss was accepted,
 	// newest first: a store that bears one of them was this deployment's.
 	GivenUp [4]string `json:"givenUp,omitzero"`
+	// SubjectCheck tells the subject key from others, see subjectCheck.
+	SubjectCheck string `json:"subjectCheck,omitzero"`
+	// Issuers are the URLs of those whose replicas share a store: one that is mistyped
+	// on a replica gets no keys. Empty: any.
+	Issuers []string `json:"issuers,omitempty"`
+	// Keys is how a Vault holds the keys: transit or wrapped. Empty: not in a Vault, or
+	// not known.
+	Keys string `json:"keys,omitzero"`
+}
+
+func (d deployment) equal(o deployment) bool { return reflect.DeepEqual(d, o) }
+
+// otherConfigError: a configuration is not of this deployment.
+type otherConfigError struct{ problem string }
+
+func (e *otherConfigError) Error() string { return e.problem }
+
+// keysOf is deployment.Keys for a configuration.
+func keysOf(cfg config.Config) string {
+	switch {
+	case cfg.Custody.Kind != "vault":
+		return ""
+	case cfg.Custody.Vault.Wrapped:
+		return "wrapped"
+	}
+	return "transit"
+}
+
+// holdsKeysAs refuses a configuration that would look for the keys elsewhere, and make
+// others.
+func (d deployment) holdsKeysAs(keys string) error {
+	if d.Keys == "" || keys == d.Keys {
+		return nil
+	}
+	words := map[string]string{"transit": "Vault signs with its own keys (custody.vault.wrapped: false)", "wrapped": "keys are wrapped by Vault (custody.vault.wrapped: true)"}
+	return &otherConfigError{fmt.Sprintf("this deployment was initialised so that %s, and the configuration says that %s: say custody.vault.wrapped as it was, or use another custody.vault.prefix for a new deployment", words[d.Keys], words[keys])}
+}
+
+// unknownIssuers are those that the deployment does not have.
+func (d deployment) unknownIssuers(configured []string) []string {
+	var unknown []string
+	for _, url := range configured {
+		if len(d.Issuers) > 0 && !slices.Contains(d.Issuers, url) {
+			unknown = append(unknown, url)
+		}
+	}
+	return unknown
+}
+
+// fits refuses a replica's configuration that is not of this deployment.
+func (d deployment) fits(issuers []string, keys string) error {
+	if unknown := d.unknownIssuers(issuers); len(unknown) > 0 {
+		return &otherConfigError{fmt.Sprintf("this deployment has no issuer %s, only %s: correct issuers in this replica's configuration; if it is a new one, run `signer init` with it, which adds it", strings.Join(unknown, ", "), strings.Join(d.Issuers, ", "))}
+	}
+	return d.holdsKeysAs(keys)
 }
 
 // give replaces the store's id, which gives the store up.
@@ -163,6 +221,9 @@ func openState(ctx context.Context, cfg config.Config, o openOptions, log *slog.
 	if rev == 0 && storeThere {
 		return nil, fmt.Errorf("the store %s belongs to other keys than those in %s: restore the folder that goes with it, or name the Vault that does, since without it every subject would change", cfg.Store.Path, keysPlace(cfg))
 	}
+	if err := d.holdsKeysAs(keysOf(cfg)); err != nil {
+		return nil, err
+	}
 	lost := d.State == ready && !storeThere
 	if d.State == ready && d.Store != "" && storeThere {
 		o.store.ID = d.Store
@@ -206,7 +267,13 @@ func openState(ctx context.Context, cfg config.Config, o openOptions, log *slog.
 	if s.token, err = ensureAdminToken(adminTokenFile(cfg), &d, o.newAdminToken); err != nil {
 		return nil, err
 	}
-	if d != before {
+	d.Keys = keysOf(cfg)
+	if d.SubjectCheck == "" {
+		if d.SubjectCheck, err = subjectCheck(ctx, keyring); err != nil {
+			return nil, err
+		}
+	}
+	if !d.equal(before) {
 		if _, err := saveDeployment(ctx, keyring, rev, d); err != nil {
 			return nil, err
 		}

@@ -33,9 +33,16 @@ func TestFleet(t *testing.T) {
 	t.Run("foreign", func(t *testing.T) { testForeign(t, v) })
 	t.Run("not initialised", func(t *testing.T) { testNotInitialised(t, v) })
 	t.Run("moved", func(t *testing.T) { testMoved(t, v) })
+	t.Run("slow link", func(t *testing.T) { testSlowLink(t, v) })
+	t.Run("part unmarked", func(t *testing.T) { testPartUnmarked(t, v) })
+	t.Run("schedule from the store", func(t *testing.T) { testScheduleFromStore(t, v) })
+	t.Run("stopped", func(t *testing.T) { testStopped(t, v) })
+	t.Run("recorded afterwards", func(t *testing.T) { testRecordedAfterwards(t, v) })
+	t.Run("other mode", func(t *testing.T) { testOtherMode(t, v) })
 	t.Run("hanging", func(t *testing.T) { testHanging(t, v) })
 	t.Run("bolt", func(t *testing.T) { testVaultWithBolt(t, v) })
-	t.Run("sealed", func(t *testing.T) { testSealed(t, v) }) // the last one
+	t.Run("sealed", func(t *testing.T) { testSealed(t, v) }) // the last ones
+	t.Run("acts in an outage", func(t *testing.T) { testActsInOutage(t, v) })
 }
 
 // pair starts two replicas of a new deployment.
@@ -271,7 +278,8 @@ func testNotInitialised(t *testing.T, v *servers.Vault) {
 	s.signs(t, s.letIn(t, token))
 }
 
-// An embedded signer's records move to a fleet, whose store is emptied for it.
+// An embedded signer's records move to a fleet that was just initialised; and later
+// in the place of what the fleet's store holds, if that is given up.
 func testMoved(t *testing.T, v *servers.Vault) {
 	embedded := testConfig(t)
 	is := config.DefaultIssuer()
@@ -284,12 +292,12 @@ func testMoved(t *testing.T, v *servers.Vault) {
 	}
 	credential := old.letIn(t, strings.TrimSpace(string(content)))
 	var file bytes.Buffer
-	from := &adminState{keeper: old.keeper, kind: "bolt", store: old.state.store, issuers: old.info.Issuers, now: time.Now}
+	from := &adminState{keeper: old.keeper, kind: "bolt", store: old.state.store, issuers: old.info.Issuers, behind: old.heads.behind.Load, now: time.Now}
 	if err := from.Export(t.Context(), &file); err != nil {
 		t.Fatal(err)
 	}
 
-	redis, a, b, token := pair(t, v)
+	_, a, b, token := pair(t, v)
 	to := a.operators.config.State
 	status, err := to.Status(t.Context())
 	if err != nil {
@@ -299,10 +307,9 @@ func testMoved(t *testing.T, v *servers.Vault) {
 	if _, err := to.Import(t.Context(), bytes.NewReader(file.Bytes()), "test", ""); !errors.As(err, &refused) || refused.Reason != signer.StateOtherFile {
 		t.Fatalf("another store's file: %v", err)
 	}
-	if _, err := to.Import(t.Context(), bytes.NewReader(file.Bytes()), "test", status.Store); !errors.As(err, &refused) || refused.Reason != signer.StateNotEmpty {
-		t.Errorf("imported into a store in use: %v", err)
+	if _, err := to.Import(t.Context(), bytes.NewReader(file.Bytes()), "test", "another"); !errors.As(err, &refused) || refused.Reason != signer.StateOtherStore {
+		t.Fatalf("another store given up: %v", err)
 	}
-	redis.Wipe()
 	result, err := to.Import(t.Context(), bytes.NewReader(file.Bytes()), "test", status.Store)
 	if err != nil {
 		t.Fatal(err)
@@ -317,9 +324,109 @@ func testMoved(t *testing.T, v *servers.Vault) {
 	if verified := b.mustOperate(t, token, "GET", "/v1/audit:verify", nil); verified["ok"] != true {
 		t.Errorf("audit: %v", verified)
 	}
-	if _, err := to.Import(t.Context(), bytes.NewReader(file.Bytes()), "test", result.Store); !errors.As(err, &refused) || refused.Reason != signer.StateNotEmpty {
+
+	var own bytes.Buffer
+	if err := to.Export(t.Context(), &own); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := to.Import(t.Context(), bytes.NewReader(own.Bytes()), "test", ""); !errors.As(err, &refused) || refused.Reason != signer.StateNotEmpty || !strings.Contains(refused.Problem, "--accept-loss "+result.Store) {
 		t.Errorf("imported over records: %v", err)
 	}
+	later := a.mustOperate(t, token, "POST", "/v1/credentials", map[string]any{"name": "later"})["credential"].(string)
+	a.signs(t, later)
+	again, err := to.Import(t.Context(), bytes.NewReader(own.Bytes()), "test", result.Store)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !again.EnrolmentClosed {
+		t.Error("the file lacks an act, and enrolment is open")
+	}
+	for _, s := range []*Server{a, b} {
+		s.awaitReady(t)
+		s.signs(t, credential)
+		if code, _, _ := s.sign(t, later); code != 401 {
+			t.Errorf("a credential that the file lacks is answered %d", code)
+		}
+	}
+	if verified := b.mustOperate(t, token, "GET", "/v1/audit:verify", nil); verified["ok"] != true {
+		t.Errorf("audit: %v", verified)
+	}
+}
+
+// On a link with a round trip of 130 ms to Vault and to Redis a replica comes up, and
+// stays.
+func testSlowLink(t *testing.T, v *servers.Vault) {
+	redis := servers.StartRedis(t, servers.RedisOptions{})
+	vaultProxy := servers.NewProxy(t, strings.TrimPrefix(v.Addr, "http://"))
+	redisProxy := servers.NewProxy(t, redis.Addr())
+	c := onVault(t, onRedis(t, redisProxy.Addr()), v, false)
+	c.Custody.Vault.Addresses = []string{"http://" + vaultProxy.Addr()}
+	c.Development.TimeScale = 1
+	token := mustInit(t, c)
+	s := run(t, c)
+	s.awaitReady(t)
+	credential := s.letIn(t, token)
+	for _, p := range []*servers.Proxy{vaultProxy, redisProxy} {
+		p.Delay(65 * time.Millisecond)
+	}
+	slow := &gate{HighWater: highWater(s.state.keyring), keeper: s.keeper, store: s.state.shared}
+	slow.asked.Store(true)
+	ctx, cancel := context.WithTimeout(t.Context(), s.switchParams.Custody)
+	defer cancel()
+	if _, err := slow.Load(ctx); err != nil {
+		t.Errorf("the comparison with custody does not fit its bound: %v", err)
+	}
+	late := run(t, c)
+	late.awaitReady(t)
+	late.signs(t, credential)
+}
+
+// A part of the store that loses its mark while replicas run is noticed by the first
+// caller who belongs there.
+func testPartUnmarked(t *testing.T, v *servers.Vault) {
+	redis, a, _, token := pair(t, v)
+	credential := a.letIn(t, token)
+	a.signs(t, credential)
+	for _, slot := range slots() { // wherever the credential is; not {g}, by which beats come
+		redis.Do("HDEL", a.cfg.Store.Redis.Prefix+":{"+slot+"}:m", "id")
+	}
+	a.noTokens(t, credential)
+	a.unreadyBecause(t, "in whole or in part")
+	for _, slot := range slots() {
+		redis.Do("HSET", a.cfg.Store.Redis.Prefix+":{"+slot+"}:m", "id", a.keeper.storeID())
+	}
+	a.awaitReady(t)
+	a.signs(t, credential)
+}
+
+// A replica with its keys in memory takes over from the store what another has made
+// of the schedule while it cannot reach Vault.
+func testScheduleFromStore(t *testing.T, v *servers.Vault) {
+	redis := servers.StartRedis(t, servers.RedisOptions{})
+	proxy := servers.NewProxy(t, strings.TrimPrefix(v.Addr, "http://"))
+	c := onVault(t, onRedis(t, redis.Addr()), v, true)
+	token := mustInit(t, c)
+	a := run(t, c)
+	c.Custody.Vault.Addresses = []string{"http://" + proxy.Addr()}
+	b := run(t, c)
+	a.awaitReady(t)
+	b.awaitReady(t)
+	credential := a.letIn(t, token)
+	b.signs(t, credential)
+	before := b.issuers[0].keys.Revision()
+
+	proxy.Cut()
+	a.mustOperate(t, token, "POST", "/v1/keys:rotate", map[string]any{})
+	eventually(t, func() string {
+		if got := b.issuers[0].keys.Revision(); got <= before {
+			return fmt.Sprintf("the cut off replica has revision %d", got)
+		}
+		return ""
+	})
+	if made, has := a.keySet(t), b.keySet(t); len(made.Keys) != 2 || len(has.Keys) != 2 {
+		t.Errorf("%d keys are published where they were made, %d at the replica that is cut off", len(made.Keys), len(has.Keys))
+	}
+	verifies(t, b.signs(t, credential), a.keySet(t))
 }
 
 // One signer may have its keys in Vault and its records in a file.
@@ -395,6 +502,7 @@ func testSealed(t *testing.T, v *servers.Vault) {
 	v.Seal()
 	transit.noTokens(t, credential)
 	transit.unreadyBecause(t, "custody does not answer")
+	transit.toldReady(t, token, false)
 	eventually(t, func() string {
 		if wrapped.custodyHealth.down() == nil {
 			return "the outage was not seen"
@@ -415,5 +523,83 @@ func testSealed(t *testing.T, v *servers.Vault) {
 	for _, s := range []*Server{transit, late} {
 		verifies(t, s.signs(t, credential), transit.keySet(t))
 		s.awaitReady(t)
+	}
+}
+
+// Whatever is away, an operator's act is done or answered with 503 and a reason; a
+// kill is done without Vault.
+func testActsInOutage(t *testing.T, v *servers.Vault) {
+	redis := servers.StartRedis(t, servers.RedisOptions{})
+	proxy := servers.NewProxy(t, redis.Addr())
+	c := onVault(t, onRedis(t, proxy.Addr()), v, false)
+	token := mustInit(t, c)
+	s := run(t, c)
+	s.awaitReady(t)
+	s.letIn(t, token)
+	made := func(path, member string, body map[string]any) string {
+		t.Helper()
+		return s.mustOperate(t, token, "POST", path, body)["info"].(map[string]any)[member].(string)
+	}
+	reason := map[string]any{"reason": "drill"}
+	for _, outage := range []struct {
+		name            string
+		begin, end      func()
+		killed, revoked int
+	}{
+		{name: "Vault sealed", begin: v.Seal, end: v.Unseal, killed: 200, revoked: 200},
+		{name: "Redis cut off", begin: proxy.Cut, end: proxy.Heal, killed: 503, revoked: 503},
+		{name: "Redis hanging", begin: proxy.Hang, end: proxy.Heal, killed: 503, revoked: 503},
+	} {
+		t.Run(outage.name, func(t *testing.T) {
+			s.awaitReady(t)
+			name := strings.ReplaceAll(outage.name, " ", "-")
+			revoke := made("/v1/credentials", "id", map[string]any{"name": name + "-1"})
+			rotate := made("/v1/credentials", "id", map[string]any{"name": name + "-2"})
+			enrol := made("/v1/enrollment-tokens", "id", map[string]any{})
+			outage.begin()
+			t.Cleanup(outage.end)
+			for _, act := range []struct {
+				method, path string
+				body         any
+				want         int // 0: done or 503
+			}{
+				{"POST", "/v1/kill", map[string]any{"scope": map[string]any{"kind": "device", "value": strings.Repeat("E", 43)}, "reason": "drill"}, outage.killed},
+				{"POST", "/v1/credentials/" + revoke + ":revoke", reason, outage.revoked},
+				{"POST", "/v1/devices/" + strings.Repeat("A", 43) + ":invalidate", reason, outage.revoked},
+				{"POST", "/v1/enrollment-tokens/" + enrol + ":revoke", reason, outage.revoked},
+				{"POST", "/v1/credentials/" + rotate + ":rotate", map[string]any{}, outage.revoked},
+				{"POST", "/v1/enrollment-tokens", map[string]any{}, outage.revoked},
+				{"PUT", "/v1/audiences", map[string]any{"origin": "https://" + strings.ToLower(name) + ".example", "audience": name}, outage.revoked},
+				{"POST", "/v1/credentials", map[string]any{"name": name + "-3"}, 503}, // needs both: its subject is derived in Vault
+				{"POST", "/v1/keys:rotate", map[string]any{}, 503},
+				{"POST", "/v1/state:accept-loss", map[string]any{"store": s.keeper.storeID(), "reason": "drill"}, 503},
+				{"POST", "/v1/state:open-enrolment", map[string]any{}, 0},
+				{"GET", "/v1/fleet", nil, 0},
+				{"GET", "/v1/keys", nil, 0},
+				{"GET", "/v1/kill", nil, outage.revoked},
+				{"GET", "/v1/devices", nil, outage.revoked},
+				{"GET", "/v1/credentials", nil, outage.revoked},
+				{"GET", "/v1/audiences", nil, outage.revoked},
+				{"GET", "/v1/enrollment-tokens", nil, outage.revoked},
+				{"GET", "/v1/audit", nil, outage.revoked},
+				{"GET", "/v1/audit:verify", nil, 503},
+				{"GET", "/v1/state", nil, 200},
+			} {
+				t.Run(act.method+act.path, func(t *testing.T) {
+					t.Parallel() // the outage ends when all are answered
+					code, answer := s.operate(t, token, act.method, act.path, act.body)
+					if code != act.want && !(act.want == 0 && (code == 200 || code == 503)) {
+						t.Errorf("answered %d, want %d: %v", code, act.want, answer)
+					}
+					if message, _ := answer["message"].(string); code == 503 && message == "" {
+						t.Errorf("503 without a word: %v", answer)
+					}
+				})
+			}
+		})
+	}
+	s.awaitReady(t)
+	if verified := s.mustOperate(t, token, "GET", "/v1/audit:verify", nil); verified["ok"] != true {
+		t.Errorf("audit: %v", verified)
 	}
 }

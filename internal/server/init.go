@@ -9,6 +9,8 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/pactsigner/pactsigner/custody"
 	"github.com/pactsigner/pactsigner/internal/config"
@@ -30,6 +32,8 @@ type InitResult struct {
 	NewAdminToken bool `json:"newAdminToken"`
 	// EnrolmentClosed: every issuer's enrolment is closed, after a store that was lost or went back.
 	EnrolmentClosed bool `json:"enrolmentClosed"`
+	// AddedIssuers are those that a deployment that was initialised before did not have.
+	AddedIssuers []string `json:"addedIssuers,omitempty"`
 	// Note says what needs attention.
 	Note string `json:"note,omitzero"`
 }
@@ -102,12 +106,12 @@ func initShared(ctx context.Context, cfg config.Config, o InitOptions) (_ InitRe
 	if err := store.CheckServer(ctx); err != nil {
 		return InitResult{}, fmt.Errorf("store: %w", err)
 	}
-	return initialise(ctx, keyring, store, o)
+	return initialise(ctx, cfg, keyring, store, o)
 }
 
 // initialise says in custody that a store is being made, marks it, and says that
 // the deployment is ready.
-func initialise(ctx context.Context, keyring custody.Keyring, store shared, o InitOptions) (InitResult, error) {
+func initialise(ctx context.Context, cfg config.Config, keyring custody.Keyring, store shared, o InitOptions) (InitResult, error) {
 	d, rev, err := loadDeployment(ctx, keyring)
 	if err != nil {
 		return InitResult{}, err
@@ -119,8 +123,11 @@ func initialise(ctx context.Context, keyring custody.Keyring, store shared, o In
 	if err := mayMark(d, rev, found); err != nil {
 		return InitResult{}, err
 	}
+	if err := d.holdsKeysAs(keysOf(cfg)); err != nil {
+		return InitResult{}, err
+	}
 	if rev == 0 {
-		d.Store = rand.Text()
+		d.Store, d.Keys = rand.Text(), keysOf(cfg)
 		if rev, err = saveDeployment(ctx, keyring, rev, d); err != nil {
 			return InitResult{}, err
 		}
@@ -133,6 +140,9 @@ func initialise(ctx context.Context, keyring custody.Keyring, store shared, o In
 	before := d
 	d.State = ready
 	result := InitResult{Store: d.Store, AdminTokenFile: o.AdminTokenFile, EnrolmentClosed: d.EnrolmentClosed}
+	if result.AddedIssuers, err = d.complete(ctx, cfg, keyring); err != nil {
+		return InitResult{}, err
+	}
 	var token tokenState
 	if o.ShowAdminToken {
 		result.AdminTokenFile = ""
@@ -149,7 +159,7 @@ func initialise(ctx context.Context, keyring custody.Keyring, store shared, o In
 			return InitResult{}, err
 		}
 	}
-	if d != before {
+	if !d.equal(before) {
 		if _, err := saveDeployment(ctx, keyring, rev, d); err != nil {
 			return InitResult{}, fmt.Errorf("%w; run `signer init` again", err)
 		}
@@ -158,7 +168,40 @@ func initialise(ctx context.Context, keyring custody.Keyring, store shared, o In
 		result.AdminTokenFile = ""
 	}
 	result.NewAdminToken, result.Note = token == tokenMade, token.noteShared()
+	if len(result.AddedIssuers) > 0 {
+		result.Note = strings.TrimSpace(fmt.Sprintf("The deployment has a new issuer now: %s. If it is mistyped, correct the configuration and run init again: the wrong one stays listed, without keys. %s", strings.Join(result.AddedIssuers, ", "), result.Note))
+	}
 	return result, nil
+}
+
+// complete writes into d what a replica compares itself with, and returns the issuers
+// that a deployment did not have before.
+func (d *deployment) complete(ctx context.Context, cfg config.Config, keyring custody.Keyring) (added []string, err error) {
+	check, err := subjectCheck(ctx, keyring)
+	if err != nil {
+		return nil, err
+	}
+	if d.SubjectCheck == "" {
+		d.SubjectCheck = check
+	}
+	if d.SubjectCheck != check {
+		return nil, signer.ErrOtherSubjectKey
+	}
+	d.Keys = keysOf(cfg)
+	var configured []string
+	for _, is := range cfg.Issuers {
+		configured = append(configured, is.URL)
+	}
+	if slices.Contains(configured, "") { // that of the public listener, which only a replica knows
+		return nil, nil
+	}
+	if len(d.Issuers) == 0 {
+		d.Issuers = configured
+		return nil, nil
+	}
+	added = d.unknownIssuers(configured)
+	d.Issuers = append(slices.Clip(d.Issuers), added...)
+	return added, nil
 }
 
 // storeTags is in how many places a store that is whole bears its mark.

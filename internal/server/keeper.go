@@ -22,7 +22,8 @@ var (
 // store with enrolment still open.
 type keeper struct {
 	keyring custody.Keyring
-	expect  func(id string) // tells the store; nil: it was opened by its id
+	expect  func(id string)          // tells the store; nil: it was opened by its id
+	fits    func(d deployment) error // refuses one that this replica is not of; nil: never
 	changed func(from, to deployment)
 
 	mu    sync.Mutex // one change at a time
@@ -69,6 +70,11 @@ func (k *keeper) refresh(ctx context.Context) (deployment, uint64, error) {
 	case d.State != ready:
 		return d, rev, errInitialising
 	}
+	if k.fits != nil {
+		if err := k.fits(d); err != nil {
+			return d, rev, err
+		}
+	}
 	d, rev = k.adopt(d, rev)
 	return d, rev, nil
 }
@@ -89,7 +95,7 @@ func (k *keeper) adopt(d deployment, rev uint64) (deployment, uint64) {
 	if k.expect != nil { // the closing of enrolment is known by now
 		k.expect(d.Store)
 	}
-	if k.changed != nil && d != before {
+	if k.changed != nil && !d.equal(before) {
 		k.changed(before, d)
 	}
 	return d, rev
@@ -106,7 +112,7 @@ func (k *keeper) change(ctx context.Context, change func(*deployment) error) (de
 		if err := change(&d); err != nil {
 			return d, err
 		}
-		if d == before {
+		if d.equal(before) {
 			return d, nil
 		}
 		rev, err = saveDeployment(ctx, k.keyring, rev, d)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"strings"
 )
 
 // opsHandler serves metrics and health.
@@ -41,6 +42,10 @@ type readiness struct {
 // explain puts what to do to an error that says that the store is not the one that
 // custody knows.
 func (s *Server) explain(err error) error {
+	var other *otherConfigError
+	if errors.As(err, &other) {
+		return other
+	}
 	var explained *conditionError
 	if s.state.shared == nil || errors.As(err, &explained) {
 		return err
@@ -51,6 +56,14 @@ func (s *Server) explain(err error) error {
 		}
 	}
 	return err
+}
+
+// mayServe is unready as an error.
+func (s *Server) mayServe() error {
+	if why := s.unready(); len(why) > 0 {
+		return errors.New(strings.Join(why, "; "))
+	}
+	return nil
 }
 
 // unready tells why this replica should get no traffic; nothing if it should.
@@ -66,6 +79,12 @@ func (s *Server) unready() []string {
 	}
 	if err := s.custodyDown(); err != nil {
 		why = append(why, err.Error())
+	}
+	if err := s.subject.usable(); err != nil {
+		why = append(why, "subject key: "+err.Error())
+	}
+	if err := s.settings.wrong(); err != nil {
+		why = append(why, "store: "+err.Error())
 	}
 	for _, is := range s.issuers {
 		if err := is.keys.Ready(); err != nil {

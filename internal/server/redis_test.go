@@ -8,12 +8,14 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/pactsigner/pactsigner/custody"
 	"github.com/pactsigner/pactsigner/internal/audit"
 	"github.com/pactsigner/pactsigner/internal/config"
+	"github.com/pactsigner/pactsigner/internal/store/redis"
 	"github.com/pactsigner/pactsigner/killswitch"
 	"github.com/pactsigner/pactsigner/signer"
 	"github.com/pactsigner/pactsigner/test/servers"
@@ -35,9 +37,12 @@ func TestRedisComesLater(t *testing.T) {
 	if code, _ := s.operate(t, token, "GET", "/v1/fleet", nil); code != 503 {
 		t.Errorf("an operator is answered %d", code)
 	}
-	if state := s.mustOperate(t, token, "GET", "/v1/state", nil); state["condition"] != "unknown" || state["problem"] == "" {
-		t.Errorf("state %v", state)
-	}
+	eventually(t, func() string { // the admin token's hash has to be read from custody first
+		if code, state := s.operate(t, token, "GET", "/v1/state", nil); code != 200 || state["condition"] != "unknown" || state["problem"] == "" {
+			return fmt.Sprintf("state: %d %v", code, state)
+		}
+		return ""
+	})
 	redis.Start()
 	s.awaitReady(t)
 	credential := s.letIn(t, token)
@@ -137,6 +142,10 @@ type halfMarked struct {
 	after bool
 }
 
+func (h *halfMarked) MarkEmpty(ctx context.Context, id string, _ ...string) error {
+	return h.Mark(ctx, id)
+}
+
 func (h *halfMarked) Mark(ctx context.Context, id string) error {
 	if h.after {
 		_ = h.shared.Mark(ctx, id)
@@ -172,7 +181,7 @@ func TestInitInterrupted(t *testing.T) {
 				t.Fatal(err)
 			}
 			k2, store2 := cut(k, store)
-			if _, err := initialise(t.Context(), k2, store2, InitOptions{AdminTokenFile: file}); !errors.Is(err, errCut) {
+			if _, err := initialise(t.Context(), c, k2, store2, InitOptions{AdminTokenFile: file}); !errors.Is(err, errCut) {
 				t.Fatalf("interrupted with %v", err)
 			}
 			if err := errors.Join(store.Close(), k.Close()); err != nil {
@@ -294,7 +303,8 @@ func TestAcceptLossInterrupted(t *testing.T) {
 }
 
 // A store that has lost a part, as a cluster can, is not taken for a whole one. What
-// is left of it stays when the loss is accepted.
+// is left of it goes when the loss is accepted: without the rest nobody could see or
+// revoke it.
 func TestPartlyWiped(t *testing.T) {
 	redis := servers.StartRedis(t, servers.RedisOptions{})
 	c := onRedis(t, redis.Addr())
@@ -315,7 +325,10 @@ func TestPartlyWiped(t *testing.T) {
 	store := s.mustOperate(t, token, "GET", "/v1/state", nil)["store"]
 	s.mustOperate(t, token, "POST", "/v1/state:accept-loss", map[string]any{"store": store, "reason": "a shard is gone"})
 	s.awaitReady(t)
-	s.signs(t, credential)
+	if code, _, _ := s.sign(t, credential); code != 401 {
+		t.Errorf("a credential of the lost store is answered %d", code)
+	}
+	s.signs(t, s.letIn(t, token))
 }
 
 // An act that a failover could undo is not recorded in custody: the store would count
@@ -365,6 +378,39 @@ func TestUnacknowledgedAct(t *testing.T) {
 	s.awaitReady(t)
 	if err := act(); err != nil || recorded() != before+2 {
 		t.Errorf("recorded entry %d, was %d, with %v", recorded(), before, err)
+	}
+}
+
+// wiped is a store without marks that counts how often it is looked at.
+type wiped struct {
+	shared
+	looks atomic.Int64
+}
+
+func (w *wiped) AuditHead(context.Context) (last, written audit.Head, err error) {
+	w.looks.Add(1)
+	return last, written, redis.ErrUnmarked
+}
+
+func (w *wiped) Identity(context.Context) (redis.Identity, error) { return redis.Identity{}, nil }
+
+func (w *wiped) CheckServer(context.Context) error { return nil }
+
+// At a start the store is looked at once: after the guard has heard from which data it
+// answers.
+func TestGateLooksOnce(t *testing.T) {
+	s := mustOpen(t, testConfig(t), openOptions{})
+	store := &wiped{}
+	g := &gate{HighWater: highWater(s.keyring), keeper: &keeper{keyring: s.keyring}, store: store}
+	if _, err := g.Load(t.Context()); err != nil || store.looks.Load() != 0 {
+		t.Fatalf("before the store was asked: %v, looked at it %d times", err, store.looks.Load())
+	}
+	if g.keeper.storeID() == "" {
+		t.Error("it is not known which store is the right one")
+	}
+	var condition *conditionError
+	if _, err := g.Load(t.Context()); !errors.As(err, &condition) || store.looks.Load() != 1 {
+		t.Errorf("with a wiped store: %v, looked at it %d times", err, store.looks.Load())
 	}
 }
 

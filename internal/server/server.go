@@ -71,6 +71,10 @@ type Server struct {
 	operators                *adminFace
 	custodyHealth            looks
 	storeHealth              looks
+	subject                  *subjectKey
+	settings                 settings // of the store's servers
+	heads                    *auditHead
+	saidHead                 string // by catchUp to the log
 
 	publicServer, adminServer, opsServer *http.Server
 	grpcServer                           *grpc.Server
@@ -183,8 +187,14 @@ func (s *Server) open(ctx context.Context) error {
 		}
 		s.state = state
 		s.keeper = &keeper{keyring: state.keyring}
-		_, _, err = s.keeper.refresh(ctx)
-		return err
+		if _, _, err = s.keeper.refresh(ctx); err != nil {
+			return err
+		}
+		s.subject = &subjectKey{keyring: state.keyring, keeper: s.keeper, log: s.log}
+		if err := s.subject.compare(ctx); err != nil && s.cfg.Custody.Kind == "local" {
+			return err
+		}
+		return nil // a Vault is asked again
 	}
 	keyring, err := openKeyring(s.cfg, s.log)
 	if err != nil {
@@ -196,7 +206,10 @@ func (s *Server) open(ctx context.Context) error {
 		return err
 	}
 	s.state.store, s.state.shared = store, store
-	s.keeper = &keeper{keyring: keyring, expect: store.Expect}
+	s.keeper = &keeper{keyring: keyring, expect: store.Expect, fits: func(d deployment) error {
+		return d.fits(s.info.Issuers, keysOf(s.cfg))
+	}}
+	s.subject = &subjectKey{keyring: keyring, keeper: s.keeper, log: s.log}
 	return nil
 }
 
@@ -348,8 +361,13 @@ func (s *Server) watchReadiness(ctx context.Context) {
 	tick := time.NewTicker(readySoon)
 	defer tick.Stop()
 	started, first, said := s.now(), true, "starting"
+	reported := false
 	for {
 		why := strings.Join(s.unready(), "; ")
+		if ready := why == ""; ready != reported {
+			reported = ready
+			s.background.Go(func() { _ = s.guard.Refresh(ctx) }) // tells the fleet; it is tried again anyway
+		}
 		if why == "" && first {
 			first, said = false, why
 			s.log.Info("ready") // before what Ready lets others say
@@ -402,6 +420,7 @@ func (s *Server) drain(ctx context.Context) error {
 	s.log.Info("draining")
 	s.stopServing(ctx)
 	s.stop()
+	s.leave(ctx)
 	err := s.stopParts(ctx)
 	select {
 	case <-s.failed:
@@ -410,6 +429,16 @@ func (s *Server) drain(ctx context.Context) error {
 	}
 	s.log.Info("stopped")
 	return err
+}
+
+// leave tells the fleet that this replica signs nothing any more, so that no kill
+// waits for it.
+func (s *Server) leave(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, s.switchParams.Call)
+	defer cancel()
+	if err := s.guard.Leave(ctx); err != nil {
+		s.log.Info("the store could not be told that this replica stops: for a while it counts as one", "err", err)
+	}
 }
 
 // stopServing lets requests finish, and cuts off those that do not in time. Some

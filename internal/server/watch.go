@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 	"time"
 
 	"github.com/pactsigner/pactsigner/custody/vault"
+	"github.com/pactsigner/pactsigner/internal/store/redis"
 )
 
 // How often custody and the store are looked at: the deployment's record is read
@@ -17,6 +19,9 @@ const (
 	lookEvery = 3 * time.Second
 	lookAgain = time.Second     // while one of them does not answer
 	lookBound = 2 * time.Second // for one look
+	// compareEvery is how often the subject key is compared, and the settings of the
+	// store's servers are checked.
+	compareEvery = 30 * time.Second
 )
 
 // downAfter is how many looks in a row must fail until a part counts as down: one
@@ -62,8 +67,12 @@ func (s *Server) watchParts(ctx context.Context) {
 		case <-tick.C:
 		}
 		wait := lookEvery
-		if s.look(ctx) != nil {
+		err := s.look(ctx)
+		s.compare(ctx)
+		if err != nil {
 			wait = lookAgain
+		} else if s.guard.Ready() == nil { // the store is the right one
+			s.catchUp(ctx)
 		}
 		tick.Reset(wait)
 	}
@@ -82,11 +91,100 @@ func (s *Server) look(ctx context.Context) error {
 	both.Wait()
 	s.storeHealth.note(inStore)
 	answer := inCustody
-	if errors.Is(answer, errUninitialised) || errors.Is(answer, errInitialising) || errors.Is(answer, errRecordGone) {
+	if errors.Is(answer, errUninitialised) || errors.Is(answer, errInitialising) || errors.Is(answer, errRecordGone) || errors.As(answer, new(*otherConfigError)) {
 		answer = nil // it did
 	}
 	s.custodyHealth.note(answer)
+	if answer != nil { // the acts of any replica may be missing there
+		s.heads.behind.Store(true)
+		s.subject.doubtful()
+	}
 	return errors.Join(inCustody, inStore)
+}
+
+// compare makes sure that the subject key and the store's servers are still what they
+// must be. What was wrong is looked at more often, and so is what could not be asked.
+func (s *Server) compare(ctx context.Context) {
+	if _, known := s.keeper.current(); !known {
+		return
+	}
+	every := compareEvery / time.Duration(max(s.cfg.Development.TimeScale, 1))
+	ctx, cancel := context.WithTimeout(ctx, lookBound)
+	defer cancel()
+	var both sync.WaitGroup
+	if s.subject.due(every) {
+		both.Go(func() { _ = s.subject.compare(ctx) }) // usable tells
+	}
+	if s.state.shared != nil && s.settings.due(every) {
+		both.Go(func() { s.settings.note(s.state.shared.CheckServer(ctx), s.log) })
+	}
+	both.Wait()
+}
+
+// settings are what the settings of the store's servers were found to be.
+type settings struct {
+	mu      sync.Mutex
+	checked time.Time
+	err     *redis.ConfigError // what makes them no store for a signer
+}
+
+func (c *settings) wrong() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err == nil {
+		return nil
+	}
+	return c.err
+}
+
+func (c *settings) due(every time.Duration) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.err != nil || time.Since(c.checked) >= every
+}
+
+// note takes in what CheckServer said. A server that did not answer changes nothing.
+func (c *settings) note(err error, log *slog.Logger) {
+	var wrong *redis.ConfigError
+	if !errors.As(err, &wrong) && err != nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	before := c.err
+	c.checked, c.err = time.Now(), wrong
+	switch {
+	case wrong != nil && (before == nil || *before != *wrong):
+		log.Error("a setting of the store's server makes it forget what it was told", "err", wrong)
+	case wrong == nil && before != nil:
+		log.Info("the settings of the store's servers are right again")
+	}
+}
+
+// catchUp records in custody the acts that could not be recorded when they were
+// done, here or on a replica that has ended.
+func (s *Server) catchUp(ctx context.Context) {
+	if !s.heads.behind.Load() {
+		return
+	}
+	bound, cancel := context.WithTimeout(ctx, lookBound)
+	defer cancel()
+	err := s.heads.Record(bound)
+	if ctx.Err() != nil {
+		return
+	}
+	said := ""
+	if err != nil {
+		said = err.Error()
+	}
+	switch {
+	case said == s.saidHead:
+	case err != nil:
+		s.log.Warn("the audit log's head cannot be recorded in custody yet, trying again until it can", "err", err)
+	default:
+		s.log.Info("the audit log's head is recorded in custody again")
+	}
+	s.saidHead = said
 }
 
 // custodyDown says why this replica cannot sign for want of custody. Keys that were
@@ -107,6 +205,6 @@ func (s *Server) tokenExpiry() (time.Time, bool) {
 	if !ok {
 		return time.Time{}, false
 	}
-	at := v.Health().TokenExpires
+	at := v.TokenExpires()
 	return at, !at.IsZero()
 }

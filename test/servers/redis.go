@@ -99,6 +99,9 @@ func (r *Redis) TLSConfig() *tls.Config {
 	return r.pki.client()
 }
 
+// PID is its process id while it runs.
+func (r *Redis) PID() int { return r.p.pid() }
+
 // Start starts it again where it was, and waits until it answers.
 func (r *Redis) Start() {
 	r.t.Helper()

@@ -45,13 +45,14 @@ func StartSentinels(t T, master *Redis, n int) *Sentinels {
 		s.procs = append(s.procs, p)
 		s.addrs = append(s.addrs, net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
 	}
-	copies := strings.Count(master.info("replication"), "state=online")
 	for i, p := range s.procs {
 		p.await(func() error {
 			m, err := s.master(i)
 			if err != nil {
 				return err
 			}
+			// Copies come in step one after another.
+			copies := strings.Count(master.info("replication"), "state=online")
 			if m["num-other-sentinels"] != strconv.Itoa(n-1) || m["num-slaves"] != strconv.Itoa(copies) || m["flags"] != "master" {
 				return fmt.Errorf("sentinel %d knows %s others and %s copies of a %s", i, m["num-other-sentinels"], m["num-slaves"], m["flags"])
 			}

@@ -110,6 +110,16 @@ func (p *process) end(s syscall.Signal) {
 	}
 }
 
+// pid is the running program's process id; 0 if it does not run.
+func (p *process) pid() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.cmd == nil {
+		return 0
+	}
+	return p.cmd.Process.Pid
+}
+
 // output is what the program last said.
 func (p *process) output() string {
 	p.mu.Lock()

@@ -119,6 +119,9 @@ func (v *Vault) Client() *api.Client {
 	return c
 }
 
+// PID is its process id while it runs.
+func (v *Vault) PID() int { return v.p.pid() }
+
 // Seal seals it: it answers, and does nothing more.
 func (v *Vault) Seal() {
 	v.t.Helper()

@@ -87,9 +87,11 @@ func (s *Store) Replicas(ctx context.Context, liveFor time.Duration) ([]killswit
 func (s *Store) Serving(ctx context.Context, issuer string, revision uint64) (confirmed, missing []string, err error) {
 	replicas, err := s.Replicas(ctx, s.opts.Registered)
 	for _, r := range replicas {
-		if r.Revisions[issuer] >= revision {
+		switch {
+		case r.Epoch == killswitch.Gone:
+		case r.Revisions[issuer] >= revision:
 			confirmed = append(confirmed, r.Replica)
-		} else {
+		default:
 			missing = append(missing, r.Replica)
 		}
 	}

@@ -69,7 +69,7 @@ func (s *Store) State(ctx context.Context) (killswitch.State, error) {
 
 // nextEpoch moves the epoch on, to floor at least.
 func nextEpoch(tx *bbolt.Tx, floor uint64) (uint64, error) {
-	epoch := max(getUint(tx.Bucket(metaBucket), epochKey)+1, floor)
+	epoch := killswitch.NextEpoch(getUint(tx.Bucket(metaBucket), epochKey), floor)
 	return epoch, putEpoch(tx, epoch)
 }
 

@@ -145,6 +145,9 @@ func (i *importing) put(r signer.Record) error {
 		}
 		return putJSON(i.tx.Bucket(audiencesBucket), k, r.Audience)
 	case r.Switch != nil:
+		if err := r.Switch.Check(); err != nil {
+			return err
+		}
 		i.kills = killswitch.Merge(i.kills, *r.Switch)
 		return nil
 	case r.Schedule != nil:

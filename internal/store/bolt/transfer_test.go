@@ -11,6 +11,7 @@ import (
 	"go.etcd.io/bbolt"
 
 	"github.com/pactsigner/pactsigner/internal/audit"
+	"github.com/pactsigner/pactsigner/killswitch"
 	"github.com/pactsigner/pactsigner/signer"
 )
 
@@ -44,6 +45,7 @@ func TestImportRefused(t *testing.T) {
 		"a credential twice": {{Credential: &signer.Credential{Issuer: testIssuer, ID: "a"}}, {Credential: &signer.Credential{Issuer: testIssuer, ID: "a"}}},
 		"a secret twice":     {{Credential: &signer.Credential{Issuer: testIssuer, ID: "a"}}, {Credential: &signer.Credential{Issuer: testIssuer, ID: "b"}}},
 		"a gap in the log":   {{Audit: &first}, {Audit: &gap}},
+		"a damaged switch":   {{Device: &device}, {Switch: &killswitch.State{Epoch: killswitch.MaxEpoch + 1}}},
 		"nothing":            {{}},
 	} {
 		s := open(t, filepath.Join(t.TempDir(), "signer.db"), Options{})

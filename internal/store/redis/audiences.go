@@ -98,7 +98,7 @@ redis.call('HSET', KEYS[1], 'reg', int(revision))
 
 // setAudienceScript writes a record. ARGV: revision that the caller has seen,
 // origin, record, issuer, its name.
-var setAudienceScript = newScript(luaRegistry + `
+var setAudienceScript = newGrowingScript(luaRegistry + `
 redis.call('HSET', KEYS[2], ARGV[4], ARGV[5])
 redis.call('HSETNX', KEYS[3], ARGV[6], ARGV[7])
 return int(revision)

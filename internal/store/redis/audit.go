@@ -88,7 +88,12 @@ return {string.format('%.0f', seq), hash, sec, usec}
 // appendScript appends entries if the head is the one expected, and removes the
 // intent that they finish. ARGV: intent, seq, hash, entries..., hash of the
 // newest.
-var appendScript = newScript(luaAudit + `
+var appendScript = newScript(luaAppend)
+
+// appendFreeScript is appendScript for entries that no act waits for.
+var appendFreeScript = newGrowingScript(luaAppend)
+
+const luaAppend = luaAudit + `
 local intent = ARGV[3]
 if intent ~= '' and redis.call('HEXISTS', KEYS[4], intent) == 0 then
 	return {'gone'}
@@ -106,7 +111,7 @@ if intent ~= '' then
 	redis.call('HDEL', KEYS[4], intent)
 end
 return {'done'}
-`)
+`
 
 // intendScript writes an intent and returns the head as headScript does. ARGV:
 // id, entry.
@@ -205,17 +210,17 @@ var errIntentGone = errors.New("redis: the intent was finished elsewhere")
 // appendEntries appends entries after end, or after what others have appended
 // meanwhile, and removes the intent that they finish. When it fails, they may
 // stand: the chain shows which.
-func (s *Store) appendEntries(ctx context.Context, end auditEnd, intent string, entries ...audit.Entry) error {
+func (s *Store) appendEntries(ctx context.Context, sc *script, end auditEnd, intent string, entries ...audit.Entry) error {
 	for {
 		chained, err := end.follow(entries)
 		if err != nil {
 			return err
 		}
-		raw, ackErr := s.runAcked(ctx, appendScript, globalSlot, s.auditKeys(), append([]any{intent}, chained...)...)
+		raw, ackErr := s.runAcked(ctx, sc, globalSlot, s.auditKeys(), append([]any{intent}, chained...)...)
 		if ackErr != nil && !errors.Is(ackErr, ErrNotAcknowledged) {
 			return fmt.Errorf("append to the audit log: %w", ackErr)
 		}
-		reply, err := list(raw)
+		reply, err := listOf(1, raw)
 		if err != nil {
 			return err
 		}
@@ -274,9 +279,9 @@ func (s *Store) act(ctx context.Context, a audit.Entry, do func(context.Context)
 	if a.Time.IsZero() {
 		a.Time = end.now
 	}
-	err = s.appendEntries(ctx, end, id, a)
+	err = s.appendEntries(ctx, appendScript, end, id, a)
 	if errors.Is(err, errIntentGone) { // it took long, and the log says so
-		err = s.appendEntries(ctx, end, "", a)
+		err = s.appendEntries(ctx, appendScript, end, "", a)
 	}
 	if err != nil {
 		return err
@@ -303,11 +308,12 @@ func (e *refusedAct) Unwrap() error { return e.err }
 // undone marks err as one after which nothing was changed.
 func undone(err error) error { return &refusedAct{err} }
 
-// isRefusal says whether the stores' contract promises that nothing was changed.
+// isRefusal says whether the stores' contract promises that nothing was changed;
+// when memory is full acts are refused at their first write.
 func isRefusal(err error) bool {
 	var refused *signer.RefusedError
 	return errors.Is(err, signer.ErrNotFound) || errors.Is(err, signer.ErrExists) || errors.Is(err, signer.ErrFull) ||
-		errors.Is(err, signer.ErrStaleEpoch) || errors.As(err, &refused)
+		errors.Is(err, signer.ErrStaleEpoch) || errors.Is(err, ErrMemoryFull) || errors.As(err, &refused)
 }
 
 // finishIntents writes the entries of acts that nobody else finishes.
@@ -321,7 +327,7 @@ func (s *Store) finishIntents(ctx context.Context) error {
 		return err
 	}
 	for i := 0; i+1 < len(due); i += 2 {
-		err := s.appendEntries(ctx, end, text(due[i]), intendedEntry(text(due[i+1])))
+		err := s.appendEntries(ctx, appendScript, end, text(due[i]), intendedEntry(text(due[i+1])))
 		if err != nil && !errors.Is(err, errIntentGone) && !errors.Is(err, ErrNotAcknowledged) {
 			return err
 		}
@@ -431,7 +437,7 @@ func (s *Store) appendQueued(ctx context.Context) {
 	}
 	end, err := s.auditEnd(ctx)
 	if err == nil {
-		err = s.appendEntries(ctx, end, "", entries...)
+		err = s.appendEntries(ctx, appendFreeScript, end, "", entries...)
 	}
 	for _, w := range batch {
 		w.err = err
@@ -444,6 +450,9 @@ func (s *Store) appendQueued(ctx context.Context) {
 // entries were deleted.
 func (s *Store) AuditHead(ctx context.Context) (last, written audit.Head, err error) {
 	reply, err := s.runList(ctx, endsScript, globalSlot, s.auditKeys())
+	if err == nil && len(reply) != 4 {
+		err = errAnswer
+	}
 	if err != nil {
 		return last, written, fmt.Errorf("read the audit log's head: %w", err)
 	}

@@ -26,7 +26,7 @@ import (
 // higher: callers have theirs from the switch, so the slot is what is behind.
 const luaEpoch = `
 local enforced = tonumber(ARGV[3])
-if enforced < epoch then return 'E' end
+if not (enforced >= epoch) then return 'E' end -- as for a damaged one
 if enforced > epoch then redis.call('HSET', KEYS[1], 'epoch', ARGV[3]) end
 `
 
@@ -51,11 +51,13 @@ end
 `
 
 // deviceScript authorizes a device. KEYS: device, jti, bucket. ARGV: epoch, cost,
-// burst, replay window in ms, 1 to sign, thumbprint.
-var deviceScript = newScript(luaEpoch + luaAccept + `
-local d = redis.call('HMGET', KEYS[2], 's', 'x', 'l')
+// burst, replay window in ms, 1 to sign, thumbprint, how long one has to sign first
+// in seconds. A device that has not is refused as it will be once it is swept.
+var deviceScript = newGrowingScript(luaEpoch + luaAccept + `
+local d = redis.call('HMGET', KEYS[2], 's', 'x', 'l', 'e')
 if d[2] then return 'Rinvalidated' end
 if not d[1] then return 'Runknown' end
+if not d[3] and d[4] and (now()) >= math.floor(d[4] / 1000) + ARGV[9] then return 'Runknown' end
 if not redis.call('SET', KEYS[3], '', 'PX', ARGV[6], 'NX') then return 'Rreplayed' end
 local answer = accept(KEYS[4], ARGV[8], d[1])
 if ARGV[7] == '1' then
@@ -67,7 +69,7 @@ return answer
 
 // credentialScript authorizes a credential. KEYS: credential, bucket. ARGV: epoch,
 // cost, burst.
-var credentialScript = newScript(luaEpoch + luaAccept + `
+var credentialScript = newGrowingScript(luaEpoch + luaAccept + `
 local c = redis.call('HMGET', KEYS[2], 'i', 's', 'e', 'r')
 if not c[1] then return 'Runknown' end
 if c[4] then return 'Rrevoked' end
@@ -98,7 +100,7 @@ func (s *Store) Authorize(ctx context.Context, a signer.Authorization) (signer.A
 		}
 		args = []any{"evalsha", sc.sha, 4,
 			s.markerKey(slot), s.deviceKey(slot, a.Issuer, a.Thumbprint), s.jtiKey(slot, &place, a.JTI), s.bucketKey(slot, &place),
-			id, s.offset(), a.Epoch, each, burst, s.opts.Replay.Milliseconds(), sign, a.Thumbprint}
+			id, s.offset(), a.Epoch, each, burst, s.opts.Replay.Milliseconds(), sign, a.Thumbprint, s.sweepArg()}
 	case signer.CredentialCaller:
 		sc = credentialScript
 		secret := string(a.Secret[:])

@@ -8,6 +8,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"runtime"
 	"strings"
@@ -219,5 +220,69 @@ func BenchmarkAuthorize(b *testing.B) {
 			b.ReportMetric(raw, "raw/s")
 			b.ReportMetric(raw/perSecond, "signatures/call")
 		})
+	}
+}
+
+// A device that has not signed in its time is unknown from that moment on, also while
+// it waits behind others to be removed, and may enrol again.
+func TestNeverSignedInTime(t *testing.T) {
+	var offset atomicDuration
+	o := onServer(servers.StartRedis(t, servers.RedisOptions{}))
+	o.Offset = offset.load
+	s := marked(t, o)
+	var together []int // in one tag, and more than one sweep removes
+	for n := 0; len(together) < 40; n++ {
+		if tagOf(testIssuer, thumb(n)) == tagNames[7] {
+			together = append(together, n)
+			enroll(t, s, n)
+		}
+	}
+	first, last := together[0], together[len(together)-1]
+	jti := 0
+	sign := func(n int) error {
+		jti++
+		_, err := s.Authorize(t.Context(), byDevice(n, jti))
+		return err
+	}
+	if err := sign(first); err != nil {
+		t.Fatal(err)
+	}
+	offset.add(30*24*time.Hour + time.Minute)
+	var refused *signer.RefusedError
+	if err := sign(last); !errors.As(err, &refused) || refused.Why != "unknown" {
+		t.Fatalf("a sign too late gives %v", err)
+	}
+	if err := sign(first); err != nil {
+		t.Fatalf("one that had signed: %v", err)
+	}
+	if d, err := s.Device(t.Context(), testIssuer, thumb(last)); !errors.Is(err, signer.ErrNotFound) {
+		t.Fatalf("it is there: %+v, %v", d, err)
+	}
+	again := enrolment(last)
+	again.JTI, again.Device.Subject, again.Device.EnrolledAt = nth("again", 1), "pa_again", time.Time{}
+	if d, err := s.Enroll(t.Context(), again); err != nil || d.Subject != "pa_again" {
+		t.Fatalf("enrolled again it is %+v, %v", d, err)
+	}
+	if err := sign(last); err != nil {
+		t.Fatal(err)
+	}
+	list, _, err := s.Devices(t.Context(), testIssuer, signer.Page{})
+	if err != nil || len(list) != 2 {
+		t.Fatalf("%d devices are there, %v", len(list), err)
+	}
+	if n, _, err := s.Counts(t.Context(), testIssuer); err != nil || n != 2 {
+		t.Fatalf("%d devices count, %v", n, err)
+	}
+}
+
+// No two issuers that anybody finds have one name in keys, whatever their devices are.
+func TestShortIssuers(t *testing.T) {
+	seen := make(map[string]bool)
+	for i := range 200000 { // at 32 bits, four pairs
+		short := shortIssuer(fmt.Sprintf("https://tenant-%d.example", i))
+		if len(short) != shortIssuerLen || seen[short] {
+			t.Fatalf("issuer %d is %q, as another", i, short)
+		}
+		seen[short] = true
 	}
 }

@@ -15,7 +15,7 @@ import (
 // what to do.
 type ConfigError struct {
 	Server  string // its address
-	Setting string // as redis.conf names it; "version" and "replicas" are no settings there
+	Setting string // as redis.conf names it, or the signer's; "version" and "replicas" are no settings
 	Value   string
 	Fix     string
 }
@@ -24,12 +24,18 @@ func (e *ConfigError) Error() string {
 	return fmt.Sprintf("redis %s: %s is %q: %s", e.Server, e.Setting, e.Value, e.Fix)
 }
 
+// errNoMaster: what answered is no master: it may have been one until just now.
+var errNoMaster = errors.New("store: redis: the server is a replica, not a master")
+
 // CheckServer refuses servers that would forget what they were told: a
-// *ConfigError, joined with those of other masters of a cluster. It asks INFO, and
-// CONFIG GET save of a server without an append-only file.
+// *ConfigError, joined with those of other masters of a cluster.
 func (s *Store) CheckServer(ctx context.Context) error {
 	if s.cluster == nil {
-		return s.checkServer(ctx, s.single)
+		err := s.checkServer(ctx, s.single)
+		if errors.Is(err, errNoMaster) { // on a connection from before, which is given up
+			err = s.checkServer(ctx, s.single)
+		}
+		return err
 	}
 	var (
 		mu   sync.Mutex
@@ -49,15 +55,26 @@ func (s *Store) CheckServer(ctx context.Context) error {
 func (s *Store) checkServer(ctx context.Context, c *goredis.Client) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	info := make(map[string]string)
-	var copies int
+	pipe := c.Pipeline()
+	var sections []*goredis.StringCmd
 	for _, section := range []string{"server", "memory", "persistence", "replication"} {
-		text, err := c.Info(ctx, section).Result()
-		if err != nil {
-			return fmt.Errorf("redis: read the server's settings: %w", err)
-		}
-		copies += readInfo(text, info)
+		sections = append(sections, pipe.Info(ctx, section))
 	}
+	if err := exec(ctx, pipe); isReply(err) {
+		return fmt.Errorf("read the server's settings: %w", mapped(err))
+	} else if err != nil {
+		return fmt.Errorf("read the server's settings: %w", s.unreached(c, err))
+	}
+	info := make(map[string]string)
+	for _, section := range sections {
+		readInfo(section.Val(), info)
+	}
+	if info["role"] != "master" {
+		s.lost()
+		s.links.drop()
+		return fmt.Errorf("%w (%s)", errNoMaster, c.Options().Addr)
+	}
+	copies, online := copiesIn(info)
 	refuse := func(setting, value, fix string) error {
 		return &ConfigError{Server: c.Options().Addr, Setting: setting, Value: value, Fix: fix}
 	}
@@ -67,36 +84,44 @@ func (s *Store) checkServer(ctx context.Context, c *goredis.Client) error {
 	if policy := info["maxmemory_policy"]; policy != "noeviction" && info["maxmemory"] != "0" {
 		return refuse("maxmemory-policy", policy, "it removes records when memory is full, among them devices, used proofs and kills: set it to noeviction, or maxmemory to 0")
 	}
+	// Snapshots lose what came after the last one, also if copies have it: they follow
+	// their master when it comes back without it.
 	if info["aof_enabled"] != "1" {
-		const fix = "a restart would lose everything: set appendonly to yes"
-		save, err := c.ConfigGet(ctx, "save").Result()
-		if err != nil {
-			return refuse("appendonly", "no", fix+", or let this user read whether it saves snapshots (+config|get)")
-		}
-		if save["save"] == "" {
-			return refuse("appendonly", "no", fix)
-		}
+		return refuse("appendonly", "no", "a restart would lose what was acknowledged since the last snapshot, or everything: set it to yes")
 	}
-	if copies < s.opts.Acks {
-		return refuse("replicas", strconv.Itoa(copies), fmt.Sprintf("%d must acknowledge: attach replicas, or ask for fewer", s.opts.Acks))
+	if online < s.opts.Acks {
+		return refuse("replicas", strconv.Itoa(online), fmt.Sprintf("%d must acknowledge: attach replicas, or lower store.redis.acks", s.opts.Acks))
+	}
+	// Those that are left, if a master goes with all that acknowledged, must not be able
+	// to have another: 2·(acks+1) > 1+copies.
+	if enough := (copies + 1) / 2; s.opts.Acks < enough {
+		return refuse("store.redis.acks", strconv.Itoa(s.opts.Acks),
+			fmt.Sprintf("the master has %d replicas, and others than it and those that acknowledge could go on without a kill: set it to %d", copies, enough))
 	}
 	return nil
 }
 
-// readInfo adds the fields of an INFO section and returns how many copies are
-// online.
-func readInfo(text string, fields map[string]string) (copies int) {
+// readInfo adds the fields of an INFO section.
+func readInfo(text string, fields map[string]string) {
 	for line := range strings.SplitSeq(text, "\n") {
-		k, v, ok := strings.Cut(strings.TrimSpace(line), ":")
-		if !ok {
-			continue
-		}
-		fields[k] = v
-		if n, isCopy := strings.CutPrefix(k, "slave"); isCopy && n != "" && n[0] >= '0' && n[0] <= '9' && strings.Contains(v, "state=online") {
-			copies++
+		if k, v, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
+			fields[k] = v
 		}
 	}
-	return copies
+}
+
+// copiesIn counts a master's replicas, and those that are in step.
+func copiesIn(info map[string]string) (all, online int) {
+	for k, v := range info {
+		n, isCopy := strings.CutPrefix(k, "slave")
+		if _, err := strconv.Atoi(n); !isCopy || err != nil {
+			continue
+		}
+		if all++; strings.Contains(v, "state=online") {
+			online++
+		}
+	}
+	return all, online
 }
 
 // olderThan62 says whether a version is known to be before 6.2.

@@ -3,6 +3,7 @@ package redis
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -24,7 +25,7 @@ func TestCheckServer(t *testing.T) {
 		"would evict, has no end":  {args: []string{"--maxmemory-policy", "allkeys-lru"}},
 		"has an end":               {args: []string{"--maxmemory", "100mb", "--maxmemory-policy", "noeviction"}},
 		"keeps nothing":            {args: []string{"--appendonly", "no", "--save", ""}, setting: "appendonly"},
-		"keeps snapshots only":     {args: []string{"--appendonly", "no", "--save", "60 1"}},
+		"keeps snapshots only":     {args: []string{"--appendonly", "no", "--save", "60 1"}, setting: "appendonly"},
 		"has no copy for the acks": {acks: 1, setting: "replicas"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -46,14 +47,30 @@ func TestCheckServer(t *testing.T) {
 	}
 }
 
+// What acknowledges must be a majority, with the master.
 func TestCheckServerCountsCopies(t *testing.T) {
 	master := servers.StartRedis(t, servers.RedisOptions{})
-	servers.StartRedis(t, servers.RedisOptions{ReplicaOf: master})
-	for acks, ok := range map[int]bool{0: true, 1: true, 2: false} {
-		o := onServer(master)
-		o.Acks = acks
-		if err := unmarked(t, o).CheckServer(t.Context()); (err == nil) != ok {
-			t.Errorf("one copy and %d acks: %v", acks, err)
+	for copies, want := range []map[int]string{
+		{0: "", 1: "replicas"},
+		{0: "store.redis.acks", 1: "", 2: "replicas"},
+		{0: "store.redis.acks", 1: "", 2: ""},
+		{1: "store.redis.acks", 2: "", 3: ""},
+	} {
+		if copies > 0 {
+			servers.StartRedis(t, servers.RedisOptions{ReplicaOf: master})
+		}
+		for acks, setting := range want {
+			o := onServer(master)
+			o.Acks = acks
+			s := unmarked(t, o)
+			eventually(t, fmt.Sprintf("%d copies and %d acks", copies, acks), func() error { // copies are not in step at once
+				err := s.CheckServer(t.Context())
+				var refused *ConfigError
+				if setting == "" && err == nil || errors.As(err, &refused) && refused.Setting == setting {
+					return nil
+				}
+				return fmt.Errorf("got %w, want it refused for %q", err, setting)
+			})
 		}
 	}
 }
@@ -115,6 +132,26 @@ func TestACL(t *testing.T) {
 	o.Password = "another"
 	if _, err := unmarked(t, o).Beat(t.Context(), killswitch.Beat{Replica: "a"}); err == nil || strings.Contains(err.Error(), o.Password) {
 		t.Errorf("a beat with a wrong password: %v", err)
+	}
+}
+
+// A prefix with characters that patterns know stands for itself.
+func TestACLOfAPrefix(t *testing.T) {
+	if ACLFor("pact") != ACL {
+		t.Errorf("for the default: %s", ACLFor("pact"))
+	}
+	r := servers.StartRedis(t, servers.RedisOptions{})
+	args := []any{"ACL", "SETUSER", "limited", "on", ">p"}
+	for rule := range strings.FieldsSeq(ACLFor("p*ct")) {
+		args = append(args, rule)
+	}
+	r.Do(args...)
+	o := onServer(r)
+	o.Username, o.Password, o.Prefix = "limited", "p", "p*ct"
+	populate(t, marked(t, o))
+	o.Prefix = "pact"
+	if _, err := unmarked(t, o).Identity(t.Context()); !errors.Is(err, ErrForbidden) {
+		t.Errorf("another prefix: %v", err)
 	}
 }
 

@@ -72,7 +72,7 @@ end
 
 // putCredentialScript writes a new record. ARGV: id, name, hash, record, '1' if it
 // counts, issuer, its name.
-var putCredentialScript = newScript(luaConflict + `
+var putCredentialScript = newGrowingScript(luaConflict + `
 if redis.call('HEXISTS', KEYS[2], ARGV[3]) == 1 then return 'id' end
 local taken = conflict()
 if taken then return taken end

@@ -5,6 +5,7 @@ import (
 	"encoding/base32"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -33,17 +34,19 @@ func (s *Store) deviceKey(slot, issuer, thumbprint string) string {
 // maxName bounds what callers can make the store keep as a key.
 const maxName = 1024
 
+var issuerLen = strconv.Itoa(shortIssuerLen)
+
 // luaSweep removes devices that have not signed within the time given to them,
-// some at a time. Their subject is derived: enrolling again gives the same. ARGV[3]
-// is that time in seconds, KEYS[2] the list of who enrolled. The keys that it makes
-// are in the slot.
-const luaSweep = `
+// some at a time; those that are still there in_time takes out of a device's fields.
+// Their subject is derived: enrolling again gives the same. ARGV[3] is that time in
+// seconds, KEYS[2] the list of who enrolled. The keys that it makes are in the slot.
+var luaSweep = `
 local base = string.sub(KEYS[1], 1, -2)
 local at = micros()
 for _ = 1, 16 do
 	local oldest = redis.call('LINDEX', KEYS[2], 0)
 	if not oldest or at < (tonumber(string.sub(oldest, 1, 8), 16) + ARGV[3]) * 1000000 then break end
-	local issuer, thumbprint = string.sub(oldest, 9, 16), string.sub(oldest, 17)
+	local issuer, thumbprint = string.sub(oldest, 9, 8 + ` + issuerLen + `), string.sub(oldest, 9 + ` + issuerLen + `)
 	local key = base .. 'd' .. issuer .. ':' .. thumbprint
 	local d = redis.call('HMGET', key, 'e', 'l', 'x')
 	local since = d[1] and math.floor(d[1] / 1000) + ARGV[3] <= at / 1000000
@@ -54,13 +57,19 @@ for _ = 1, 16 do
 	end
 	redis.call('LPOP', KEYS[2])
 end
+local function in_time(d)
+	if d[3] and not d[4] and not d[5] and math.floor(d[3] / 1000) + ARGV[3] <= at / 1000000 then
+		return {false, false, false, false, false, false}
+	end
+	return d
+end
 `
 
 // deviceFields are a device's fields in the order in which scripts return them.
 const deviceFields = `'s', 'p', 'e', 'l', 'x', 'r'`
 
 // getScript returns a device. KEYS: who enrolled, device.
-var getScript = newScript(luaSweep + `return redis.call('HMGET', KEYS[3], ` + deviceFields + `)`)
+var getScript = newScript(luaSweep + `return in_time(redis.call('HMGET', KEYS[3], ` + deviceFields + `))`)
 
 // parseDevice reads a device's fields; found is false if there is none.
 func parseDevice(issuer, thumbprint string, fields []any) (d signer.Device, found bool, err error) {
@@ -144,7 +153,7 @@ if ARGV[4] ~= '' then from = '(' .. ARGV[4] end
 local out = {}
 for i, thumbprint in ipairs(redis.call('ZRANGEBYLEX', KEYS[3], from, '+', 'LIMIT', 0, ARGV[5])) do
 	out[2 * i - 1] = thumbprint
-	out[2 * i] = redis.call('HMGET', base .. 'd' .. ARGV[6] .. ':' .. thumbprint, ` + deviceFields + `)
+	out[2 * i] = in_time(redis.call('HMGET', base .. 'd' .. ARGV[6] .. ':' .. thumbprint, ` + deviceFields + `))
 end
 return out
 `)
@@ -169,14 +178,19 @@ func (s *Store) Devices(ctx context.Context, issuer string, p signer.Page) ([]si
 	var list []signer.Device
 	piece := size/64 + 2
 	for len(list) <= size {
-		var empty []*shelf
-		for _, sh := range shelves {
-			if len(sh.devices) == 0 && !sh.end {
-				empty = append(empty, sh)
+		for { // also more than once, if an index holds what has no record
+			var empty []*shelf
+			for _, sh := range shelves {
+				if len(sh.devices) == 0 && !sh.end {
+					empty = append(empty, sh)
+				}
 			}
-		}
-		if err := s.fill(ctx, issuer, empty, piece); err != nil {
-			return nil, "", err
+			if len(empty) == 0 {
+				break
+			}
+			if err := s.fill(ctx, issuer, empty, piece); err != nil {
+				return nil, "", err
+			}
 		}
 		first := nearest(shelves)
 		if first == nil {
@@ -206,9 +220,6 @@ func nearest(shelves []*shelf) *shelf {
 }
 
 func (s *Store) fill(ctx context.Context, issuer string, shelves []*shelf, piece int) error {
-	if len(shelves) == 0 {
-		return nil
-	}
 	short := shortIssuer(issuer)
 	asks := make([]invocation, len(shelves))
 	for i, sh := range shelves {
@@ -233,7 +244,7 @@ func (s *Store) fill(ctx context.Context, issuer string, shelves []*shelf, piece
 			if err != nil {
 				return err
 			}
-			sh.after = d.Thumbprint
+			sh.after = text(found[j])
 			if known {
 				sh.devices = append(sh.devices, d)
 			}

@@ -30,20 +30,26 @@ const (
 // lookScript looks whether a device may enrol, and returns it if it has. KEYS:
 // who enrolled, device, jti. ARGV: sweep, epoch.
 var lookScript = newScript(luaSweep + `
-if tonumber(ARGV[4]) < epoch then ` + staleReply + ` end
+if not (tonumber(ARGV[4]) >= epoch) then ` + staleReply + ` end
 if redis.call('EXISTS', KEYS[4]) == 1 then return 'replayed' end
-return redis.call('HMGET', KEYS[3], ` + deviceFields + `)
+return in_time(redis.call('HMGET', KEYS[3], ` + deviceFields + `))
 `)
 
 // makeScript makes a device, or returns the one there is. KEYS: who enrolled,
 // device, jti, index, names. ARGV: sweep, epoch, replay window in ms, thumbprint, issuer,
 // subject, point, time of enrolment in ms or 0, until when in microseconds or 0,
 // issuer's name.
-var makeScript = newScript(luaSweep + `
+var makeScript = newGrowingScript(luaSweep + `
 local enforced = tonumber(ARGV[4])
-if enforced < epoch then ` + staleReply + ` end
-local d = redis.call('HMGET', KEYS[3], ` + deviceFields + `)
+if not (enforced >= epoch) then ` + staleReply + ` end
+local had = redis.call('HMGET', KEYS[3], ` + deviceFields + `)
+local d = in_time(had)
 if d[5] then return 'invalidated' end
+if had[1] and not d[1] then
+	redis.call('DEL', KEYS[3])
+	redis.call('ZREM', KEYS[5], ARGV[6])
+	redis.call('HINCRBY', KEYS[1], 'n' .. ARGV[7], -1)
+end
 if not d[1] and ARGV[11] ~= '0' and at > tonumber(ARGV[11]) then return 'late' end
 if enforced > epoch then redis.call('HSET', KEYS[1], 'epoch', ARGV[4]) end
 if not redis.call('SET', KEYS[4], '', 'PX', ARGV[5], 'NX') then return 'replayed' end
@@ -162,7 +168,7 @@ func (s *Store) capKeys(issuer string) []string {
 // may take to be made and how long it is held, in microseconds. It returns until
 // when the device can be made, 'count' if the tags must be counted first, or
 // 'full'.
-var reserveScript = newScript(`
+var reserveScript = newGrowingScript(`
 local at = micros()
 local c = redis.call('HMGET', KEYS[2], 'base', 'since', 'at')
 if not c[1] or math.abs(at - c[3]) > 60000000 then return 'count' end

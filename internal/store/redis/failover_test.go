@@ -253,7 +253,8 @@ func TestSplitBrain(t *testing.T) {
 		servers.StartRedis(t, servers.RedisOptions{ReplicaOf: old}), servers.StartRedis(t, servers.RedisOptions{ReplicaOf: old}),
 	}
 	on := func(r *servers.Redis) Options { return Options{Addrs: []string{r.Addr()}, Acks: 1} }
-	here := marked(t, on(old))
+	marked(t, Options{Addrs: []string{old.Addr()}, Acks: 2}) // both copies have it
+	here := unmarked(t, on(old))
 	before := awaitPermit(t, here)
 	host, port, _ := strings.Cut(copies[0].Addr(), ":")
 	copies[0].Do("REPLICAOF", "NO", "ONE")
@@ -403,4 +404,40 @@ func serves(t testing.TB, n *servers.Redis, slot int64) bool {
 		}
 	}
 	return false
+}
+
+// A merge says of a change that is there whether the copies have it: the killswitch
+// asks so whether a kill is there to stay.
+func TestMergeOfWhatIsThere(t *testing.T) {
+	t.Parallel()
+	master := servers.StartRedis(t, servers.RedisOptions{})
+	servers.StartRedis(t, servers.RedisOptions{ReplicaOf: master})
+	s := marked(t, Options{Addrs: []string{master.Addr()}, Acks: 1})
+	if _, err := s.Merge(t.Context(), killswitch.State{}); err != nil {
+		t.Fatalf("nothing, into a switch at rest: %v", err)
+	}
+	if _, _, err := s.Kill(t.Context(), killAll("k"), 0, acting("kill", "k")); err != nil {
+		t.Fatal(err)
+	}
+	state := stateOf(t, s)
+	same := func(when string, acknowledged bool) {
+		t.Helper()
+		got, err := s.Merge(t.Context(), state)
+		if (err == nil) != acknowledged || err != nil && !errors.Is(err, killswitch.ErrUnacknowledged) {
+			t.Fatalf("%s a merge gives %v", when, err)
+		}
+		if got.Change != state.Change || got.Epoch != state.Epoch || liveIDs(got) != "k" {
+			t.Fatalf("%s a merge made %+v of %+v", when, got, state)
+		}
+	}
+	same("with its copy", true)
+	cutCopies(master)
+	same("without its copy", false)
+	if now := stateOf(t, s); now.Change != state.Change || now.Epoch != state.Epoch {
+		t.Fatalf("merges of what was there made %+v of %+v", now, state)
+	}
+	master.Do("REPLICAOF", "127.0.0.1", "1") // demoted
+	if _, err := s.Merge(t.Context(), state); err == nil || errors.Is(err, killswitch.ErrUnacknowledged) {
+		t.Fatalf("a demoted master gives %v", err)
+	}
 }

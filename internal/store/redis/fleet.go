@@ -170,10 +170,13 @@ func (s *Store) Replicas(ctx context.Context, liveFor time.Duration) ([]killswit
 }
 
 // Serving tells which live replicas serve at least that revision of an issuer's
-// schedule, and which do not or have not said.
+// schedule, and which do not or have not said. Those that have ended serve none.
 func (s *Store) Serving(ctx context.Context, issuer string, revision uint64) (confirmed, missing []string, err error) {
 	replicas, err := s.Replicas(ctx, s.opts.Registered)
 	for _, r := range replicas {
+		if r.Epoch == killswitch.Gone {
+			continue
+		}
 		if r.Revisions[issuer] >= revision {
 			confirmed = append(confirmed, r.Replica)
 		} else {
@@ -192,7 +195,7 @@ func (s *Store) scheduleKeys() []string {
 // that came last is kept. It is an error if not enough copies have it: a failover
 // could make replicas forget that they are stale.
 func (s *Store) Mirror(ctx context.Context, issuer string, revision uint64, doc []byte) error {
-	if revision > maxEpoch {
+	if revision > maxExact {
 		return fmt.Errorf("redis: revision %d is too high", revision)
 	}
 	newer, err := s.runAcked(ctx, mirrorScript, globalSlot, s.scheduleKeys(), issuer, strconv.FormatUint(revision, 10), string(doc), s.channel())
@@ -208,6 +211,9 @@ func (s *Store) Mirror(ctx context.Context, issuer string, revision uint64, doc 
 // Mirrored returns the newest schedule mirrored; revision 0 if there is none.
 func (s *Store) Mirrored(ctx context.Context, issuer string) (revision uint64, doc []byte, err error) {
 	reply, err := s.runList(ctx, mirroredScript, globalSlot, s.scheduleKeys(), issuer)
+	if err == nil && len(reply) != 2 {
+		err = errAnswer
+	}
 	if err != nil {
 		return 0, nil, fmt.Errorf("read a mirrored schedule: %w", err)
 	}

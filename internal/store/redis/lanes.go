@@ -19,7 +19,8 @@ import (
 type lanes struct {
 	store *Store
 	mu    sync.RWMutex
-	to    map[*redis.Client]chan *call
+	to    map[*redis.Client]*queue
+	idle  time.Duration // after which lanes end
 	quit  chan struct{}
 	once  sync.Once
 	done  sync.WaitGroup
@@ -30,6 +31,12 @@ const (
 	laneBatch    = 64
 	laneQueue    = 1024
 )
+
+// queue is what the lanes to one server share.
+type queue struct {
+	calls chan *call
+	ended chan struct{} // closed once nobody can put a call there any more
+}
 
 // call is one run of a script in a lane.
 type call struct {
@@ -46,7 +53,7 @@ const (
 )
 
 func (l *lanes) start(s *Store) {
-	l.store, l.to, l.quit = s, make(map[*redis.Client]chan *call), make(chan struct{})
+	l.store, l.to, l.idle, l.quit = s, make(map[*redis.Client]*queue), time.Minute, make(chan struct{})
 }
 
 func (l *lanes) stop() {
@@ -54,29 +61,54 @@ func (l *lanes) stop() {
 	l.done.Wait()
 }
 
-// queue returns the queue of a server's lanes.
-func (l *lanes) queue(n *redis.Client) (chan *call, error) {
+// put gives a call to a server's lanes.
+func (l *lanes) put(n *redis.Client, c *call) error {
 	l.mu.RLock()
-	q := l.to[n]
-	l.mu.RUnlock()
-	if q != nil {
-		return q, nil
+	if q := l.to[n]; q != nil {
+		defer l.mu.RUnlock() // so long the lanes do not end
+		return q.put(c)
 	}
+	l.mu.RUnlock()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	select {
 	case <-l.quit:
-		return nil, ErrClosed
+		return ErrClosed
 	default:
 	}
-	if q = l.to[n]; q == nil {
-		q = make(chan *call, laneQueue)
+	q := l.to[n]
+	if q == nil {
+		q = &queue{make(chan *call, laneQueue), make(chan struct{})}
 		l.to[n] = q
 		for range lanesPerNode {
 			l.done.Go(func() { l.drive(n, q) })
 		}
 	}
-	return q, nil
+	return q.put(c)
+}
+
+func (q *queue) put(c *call) error {
+	select {
+	case q.calls <- c:
+		return nil
+	default:
+		return ErrBusy
+	}
+}
+
+// end ends the lanes to a server that nobody calls any more: it may have left its
+// cluster. A call that comes after all makes new ones.
+func (l *lanes) end(n *redis.Client, q *queue) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(q.calls) > 0 {
+		return false
+	}
+	if l.to[n] == q {
+		delete(l.to, n)
+		close(q.ended)
+	}
+	return true
 }
 
 // do runs one script in a slot and returns its reply. The call leaves with its
@@ -90,15 +122,9 @@ func (l *lanes) do(ctx context.Context, slot string, sc *script, cmd *redis.Cmd)
 		if err != nil {
 			return "", err
 		}
-		q, err := l.queue(n)
-		if err != nil {
-			return "", err
-		}
 		c := &call{script: sc, cmd: cmd, done: make(chan struct{}, 1)}
-		select {
-		case q <- c:
-		default:
-			return "", ErrBusy
+		if err := l.put(n, c); err != nil {
+			return "", err
 		}
 		select {
 		case <-c.done:
@@ -123,13 +149,25 @@ func (l *lanes) do(ctx context.Context, slot string, sc *script, cmd *redis.Cmd)
 	}
 }
 
-func (l *lanes) drive(n *redis.Client, q chan *call) {
+func (l *lanes) drive(n *redis.Client, q *queue) {
 	batch := make([]*call, 0, laneBatch)
+	idle := time.NewTicker(l.idle)
+	defer idle.Stop()
+	used := true
 	for {
 		select {
 		case <-l.quit:
 			return
-		case c := <-q:
+		case <-q.ended:
+			return
+		case <-idle.C:
+			if !used && l.end(n, q) {
+				return
+			}
+			used = false
+			continue
+		case c := <-q.calls:
+			used = true
 			batch = append(batch[:0], c)
 		}
 		// Who is about to ask is let go first, for as long as more do; when nobody
@@ -137,7 +175,7 @@ func (l *lanes) drive(n *redis.Client, q chan *call) {
 		for before := 0; before < len(batch) && len(batch) < cap(batch); {
 			before = len(batch)
 			runtime.Gosched()
-			batch = take(q, batch)
+			batch = take(q.calls, batch)
 		}
 		l.send(n, batch)
 		clear(batch)
@@ -173,12 +211,13 @@ func (l *lanes) send(n *redis.Client, batch []*call) {
 	if len(live) == 0 {
 		return
 	}
-	_, err := pipe.Exec(ctx)
+	err := exec(ctx, pipe)
 	if err != nil && !isReply(err) {
 		l.store.lost()
 	}
 	var again []*call
 	for _, c := range live {
+		l.store.noMaster(c.cmd.Err())
 		if notRun(c.cmd.Err()) == noScript {
 			again = append(again, c)
 		} else {
@@ -199,8 +238,9 @@ func (l *lanes) send(n *redis.Client, batch []*call) {
 			_ = pipe.Process(ctx, c.cmd)
 		}
 	}
-	_, _ = pipe.Exec(ctx)
+	_ = exec(ctx, pipe)
 	for _, c := range again {
+		l.store.noMaster(c.cmd.Err())
 		c.done <- struct{}{}
 	}
 }

@@ -125,7 +125,9 @@ return 1
 
 // Mark gives every slot the marker of deployment id, also over another one, and
 // {g} last: a store that was marked in part does not pass for a whole one. It can
-// be repeated.
+// be repeated. Records that lie there stay, under whatever marker they were or under
+// none, and are the deployment's from then on; only what an import has left that did
+// not end is removed.
 func (s *Store) Mark(ctx context.Context, id string) error {
 	if id == "" {
 		return errors.New("store: redis: a marker needs an id")
@@ -154,9 +156,10 @@ func (s *Store) Mark(ctx context.Context, id string) error {
 	return acks
 }
 
-// enforceScript raises the slot's epoch.
+// enforceScript raises the slot's epoch, or leads it out of a damaged one, which
+// refuses every sign.
 var enforceScript = newScript(`
-if tonumber(ARGV[3]) > epoch then redis.call('HSET', KEYS[1], 'epoch', ARGV[3]) end
+if not (epoch and epoch >= tonumber(ARGV[3]) and epoch < ` + epochCeiling + `) then redis.call('HSET', KEYS[1], 'epoch', ARGV[3]) end
 return 1
 `)
 

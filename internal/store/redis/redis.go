@@ -23,6 +23,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
+	"encoding/base64"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -60,7 +61,10 @@ type Options struct {
 
 	Username, Password                 string
 	SentinelUsername, SentinelPassword string
-	TLS                                *tls.Config
+	// Credentials, if set, is asked instead of Username and Password at each new
+	// connection to a server: a password that is exchanged needs no restart.
+	Credentials func(ctx context.Context) (user, password string, err error)
+	TLS         *tls.Config
 
 	// Prefix begins every key; empty is "pact".
 	Prefix string
@@ -122,16 +126,32 @@ func (o Options) orDefaults() Options {
 var (
 	// ErrUnmarked: the store bears no mark of its deployment: it is empty, was
 	// wiped, or nothing is known yet of which one it must be.
-	ErrUnmarked = errors.New("is empty or bears no mark of its deployment")
+	ErrUnmarked error = notOurs("is empty or bears no mark of its deployment")
 	// ErrForeign: the store has the mark of another deployment.
-	ErrForeign = errors.New("belongs to another deployment, or is from before its loss was accepted")
+	ErrForeign error = notOurs("belongs to another deployment, or is from before its loss was accepted")
 	// ErrFormat: the store was written by a version that this one does not know.
 	ErrFormat = errors.New("unknown store format")
 	// ErrClosed: the store was closed.
 	ErrClosed = errors.New("store: closed")
+	// ErrMemoryFull: the server has reached its maxmemory. Who signs or enrols gets
+	// it, and nothing was changed; kills, heartbeats and what ends somebody's access
+	// still work, on what memory is left beyond it. Answer 503.
+	ErrMemoryFull = errors.New("the server's memory is full: raise its maxmemory, on a machine that has it")
+	// ErrLogin: the server does not take the user and password that it was given.
+	ErrLogin = errors.New("the server refuses the login: see store.redis.username and store.redis.passwordFile")
+	// ErrForbidden: the user may not do what a signer does.
+	ErrForbidden = errors.New("the user store.redis.username may not do this: give it the rule that `signer redis acl` prints")
 	// ErrBusy: too many calls wait for the server. Answer 503.
 	ErrBusy = errors.New("store: too many calls are waiting")
 )
+
+// notOurs is why a store is not the deployment's, a killswitch.ErrUnknownStore.
+type notOurs string
+
+func (e notOurs) Error() string { return string(e) }
+
+// Is says so to errors.Is.
+func (notOurs) Is(target error) bool { return target == killswitch.ErrUnknownStore }
 
 // ErrNotAcknowledged: a change stands on the master, and fewer copies than asked
 // for have confirmed it in time. The result that comes with it is valid.
@@ -152,6 +172,7 @@ type Store struct {
 	log     *slog.Logger
 	expect  atomic.Pointer[string] // see Expect
 	lanes   lanes                  // see lanes.go
+	links   links                  // see links.go
 	audits  *auditQueue            // see audit.go
 	sw      watcher                // see switch.go
 
@@ -179,11 +200,11 @@ func Open(o Options) (*Store, error) {
 			return nil, errors.New("store: redis standalone takes one address")
 		}
 		s.single = redis.NewClient(&redis.Options{
-			Addr: o.Addrs[0], Username: o.Username, Password: o.Password, TLSConfig: o.TLS,
+			Addr: o.Addrs[0], Username: o.Username, Password: o.Password, CredentialsProviderContext: o.Credentials, Dialer: dialer(o.TLS), TLSConfig: o.TLS,
 			Protocol: 2, DisableIdentity: true, MaintNotificationsConfig: off,
 			MaxRetries: -1, DialerRetries: 1, ContextTimeoutEnabled: true,
 			DialTimeout: netTimeout, ReadTimeout: netTimeout, WriteTimeout: netTimeout, PoolTimeout: netTimeout,
-			PoolSize: poolSize, MinIdleConns: 1,
+			PoolSize: poolSize,
 		})
 	case Sentinel:
 		if o.MasterName == "" {
@@ -192,15 +213,15 @@ func Open(o Options) (*Store, error) {
 		s.single = redis.NewFailoverClient(&redis.FailoverOptions{
 			MasterName: o.MasterName, SentinelAddrs: o.Addrs,
 			SentinelUsername: o.SentinelUsername, SentinelPassword: o.SentinelPassword,
-			Username: o.Username, Password: o.Password, TLSConfig: o.TLS,
+			Username: o.Username, Password: o.Password, CredentialsProviderContext: o.Credentials, Dialer: dialer(o.TLS), TLSConfig: o.TLS,
 			Protocol: 2, DisableIdentity: true,
 			MaxRetries: -1, DialerRetries: 1, ContextTimeoutEnabled: true,
 			DialTimeout: netTimeout, ReadTimeout: netTimeout, WriteTimeout: netTimeout, PoolTimeout: netTimeout,
-			PoolSize: poolSize, MinIdleConns: 1,
+			PoolSize: poolSize,
 		})
 	case Cluster:
 		s.cluster = redis.NewClusterClient(&redis.ClusterOptions{
-			Addrs: o.Addrs, Username: o.Username, Password: o.Password, TLSConfig: o.TLS,
+			Addrs: o.Addrs, Username: o.Username, Password: o.Password, CredentialsProviderContext: o.Credentials, Dialer: dialer(o.TLS), TLSConfig: o.TLS,
 			Protocol: 2, DisableIdentity: true, MaintNotificationsConfig: off,
 			MaxRetries: -1, MaxRedirects: -1, DialerRetries: 1, ContextTimeoutEnabled: true,
 			DialTimeout: netTimeout, ReadTimeout: netTimeout, WriteTimeout: netTimeout, PoolTimeout: netTimeout,
@@ -208,6 +229,9 @@ func Open(o Options) (*Store, error) {
 		})
 	default:
 		return nil, fmt.Errorf("store: redis: unknown mode %q (standalone, sentinel or cluster)", o.Mode)
+	}
+	if s.single != nil {
+		s.single.AddHook(&s.links)
 	}
 	s.opts.Password, s.opts.SentinelPassword = "", "" // the clients have them
 	s.lanes.start(s)
@@ -267,11 +291,14 @@ func placeOf(issuer, id string) [sha256.Size]byte {
 	return sha256.Sum256(append(b, id...))
 }
 
-// shortIssuer stands for an issuer in keys.
+// shortIssuer stands for an issuer in keys: 96 bits in shortIssuerLen characters, for
+// which nobody finds another issuer that has the same.
 func shortIssuer(issuer string) string {
 	sum := sha256.Sum256([]byte(issuer))
-	return hex.EncodeToString(sum[:4])
+	return base64.RawURLEncoding.EncodeToString(sum[:12])
 }
+
+const shortIssuerLen = 16
 
 // key is the key of name in a slot.
 func (s *Store) key(slot, name string) string { return s.opts.Prefix + ":{" + slot + "}:" + name }

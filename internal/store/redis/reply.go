@@ -5,7 +5,28 @@ import (
 	"fmt"
 	"strconv"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 )
+
+// exec sends a pipeline. If a server greets a new connection with an error, as when
+// the password is wrong, the client puts that on no command and each would pass for
+// one without a reply: it is put on all.
+func exec(ctx context.Context, pipe redis.Pipeliner) error {
+	cmds, err := pipe.Exec(ctx)
+	if err == nil {
+		return nil
+	}
+	for _, cmd := range cmds {
+		if cmd.Err() != nil {
+			return err
+		}
+	}
+	for _, cmd := range cmds {
+		cmd.SetErr(err)
+	}
+	return err
+}
 
 // Replies of scripts are lists of integers and strings; numbers that may exceed
 // what Lua keeps exactly come as strings.
@@ -16,6 +37,15 @@ func list(reply any) ([]any, error) {
 		return nil, fmt.Errorf("redis: a script returned %T, not a list", reply)
 	}
 	return l, nil
+}
+
+// listOf is a list of n elements or more.
+func listOf(n int, reply any) ([]any, error) {
+	l, err := list(reply)
+	if err == nil && len(l) < n {
+		err = errAnswer
+	}
+	return l, err
 }
 
 func (s *Store) runList(ctx context.Context, sc *script, slot string, keys []string, args ...any) ([]any, error) {

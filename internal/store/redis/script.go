@@ -3,11 +3,15 @@ package redis
 import (
 	"context"
 	"crypto/sha1"
+	"crypto/tls"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"strconv"
 	"strings"
+	"sync"
+	"syscall"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -20,18 +24,26 @@ import (
 // in microseconds; KEYS[2] and ARGV[3] are the first of its own.
 type script struct{ text, sha string }
 
-// prelude is the beginning of every script. It refuses on a server that takes no
-// writes (a master that was demoted, or has lost its copies or its disk), also for
-// those that would only read. A script then has:
+// How a script begins: it is refused on a server that takes no writes (a master that
+// was demoted, or has lost its copies or its disk), also if it would only read. The
+// first write decides whether a server whose memory is full takes those that follow:
+// it always takes writes, which is what kills, heartbeats and what ends somebody's
+// access begin with; grows is refused then, with nothing changed.
+const (
+	writes = `local writable = redis.pcall('PERSIST', KEYS[1])
+`
+	grows = `local writable = redis.pcall('SETRANGE', string.sub(KEYS[1], 1, -2) .. 'z', 0, '') -- a key that never is
+`
+)
+
+// prelude is the beginning of every script, after writes or grows. A script then has:
 //
 //	m           the marker's fields: id, minReader, epoch, registry
 //	epoch       the slot's switch epoch
 //	now()       the store's clock in seconds and microseconds
 //	micros()    the same in microseconds
 //	int(n)      a whole number as text, which tostring garbles above 10^14
-const prelude = `
-local writable = redis.pcall('PERSIST', KEYS[1])
-if type(writable) == 'table' and writable.err then return writable end
+const prelude = `if type(writable) == 'table' and writable.err then return writable end
 local function int(n) return string.format('%.0f', n) end
 local function micros()
 	local t = redis.call('TIME')
@@ -53,11 +65,18 @@ local epoch = tonumber(m[3])
 `
 
 // newScript makes a script that demands the slot's marker.
-func newScript(lua string) *script { return newBareScript(demand + lua) }
+func newScript(lua string) *script { return scriptOf(writes, demand+lua) }
 
-// newBareScript makes a script that does not.
-func newBareScript(lua string) *script {
-	text := prelude + lua
+// newGrowingScript makes one that is refused when the server's memory is full: of
+// what comes in numbers, or gives access.
+func newGrowingScript(lua string) *script { return scriptOf(grows, demand+lua) }
+
+// newBareScript makes a script that does not demand the marker.
+func newBareScript(lua string) *script { return scriptOf(writes, lua) }
+
+// scriptOf puts a script together.
+func scriptOf(first, lua string) *script {
+	text := first + prelude + lua
 	sum := sha1.Sum([]byte(text))
 	return &script{text: text, sha: hex.EncodeToString(sum[:])}
 }
@@ -77,6 +96,9 @@ func mapped(err error) error {
 	if !errors.As(err, &reply) {
 		return fmt.Errorf("store: redis: %w", err)
 	}
+	if errors.Is(err, redis.Nil) {
+		return fmt.Errorf("store: redis: the sentinels know no master of the name store.redis.masterName: %w", err)
+	}
 	code, _, _ := strings.Cut(reply.Error(), " ")
 	switch code {
 	case "UNMARKED":
@@ -87,6 +109,15 @@ func mapped(err error) error {
 		return fmt.Errorf("store: redis: %w: use a newer version", ErrFormat)
 	case "STALE":
 		return signer.ErrStaleEpoch
+	case "OOM":
+		return fmt.Errorf("store: redis: %w", ErrMemoryFull)
+	case "WRONGPASS", "NOAUTH":
+		return fmt.Errorf("store: redis: %w (%w)", ErrLogin, err)
+	case "NOPERM":
+		return fmt.Errorf("store: redis: %w (%w)", ErrForbidden, err)
+	}
+	if strings.HasPrefix(reply.Error(), "ERR AUTH ") || strings.Contains(reply.Error(), "unauthenticated") { // it asks for none, or gets none
+		return fmt.Errorf("store: redis: %w (%w)", ErrLogin, err)
 	}
 	return fmt.Errorf("store: redis: %w", err)
 }
@@ -193,16 +224,34 @@ func (s *Store) runIn(ctx context.Context, sc *script, list []invocation, acked 
 	return s.runWith(ctx, sc, id, list, acked)
 }
 
-// maxRounds is how often a call is sent because the server said that it did not
-// run it: it knew the script not yet, or the slot no longer.
+// maxRounds is how often a call is sent because servers said that they did not run
+// it, as they have the slot no longer.
 const maxRounds = 4
 
 func (s *Store) runWith(ctx context.Context, sc *script, id string, list []invocation, acked bool) ([]reply, error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
+	bounded, cancel := context.WithTimeout(ctx, callTimeout)
+	type outcome struct {
+		replies []reply
+		err     error
+	}
+	done := make(chan outcome, 1)
+	go func() {
+		defer cancel()
+		replies, err := s.runRounds(bounded, sc, id, list, acked)
+		done <- outcome{replies, err}
+	}()
+	select {
+	case o := <-done:
+		return o.replies, o.err
+	case <-ctx.Done(): // the client waits for an answer that is on its way, bounded as it is
+		return nil, ctx.Err()
+	}
+}
+
+func (s *Store) runRounds(ctx context.Context, sc *script, id string, list []invocation, acked bool) ([]reply, error) {
 	replies := make([]reply, len(list))
 	todo := make([]int, len(list))
 	for i := range todo {
@@ -210,20 +259,26 @@ func (s *Store) runWith(ctx context.Context, sc *script, id string, list []invoc
 	}
 	var short error
 	for round := 0; len(todo) > 0; round++ {
-		byNode, err := s.byNode(ctx, list, todo)
+		parts, err := s.byNode(ctx, list, todo)
 		if err != nil {
 			return nil, err
 		}
+		var running sync.WaitGroup
+		for _, p := range parts[1:] {
+			running.Go(func() { p.again, p.err = s.runOn(ctx, p, sc, id, list, replies, acked) })
+		}
+		p := parts[0]
+		p.again, p.err = s.runOn(ctx, p, sc, id, list, replies, acked)
+		running.Wait()
 		todo = todo[:0:0]
-		for _, part := range byNode {
-			again, err := s.runOn(ctx, part, sc, id, list, replies, acked)
-			if errors.Is(err, ErrNotAcknowledged) {
-				short = err
-			} else if err != nil {
-				return nil, err
+		for _, p := range parts {
+			if errors.Is(p.err, ErrNotAcknowledged) {
+				short = p.err
+			} else if p.err != nil {
+				return nil, p.err
 			}
 			if round+1 < maxRounds {
-				todo = append(todo, again...)
+				todo = append(todo, p.again...)
 			}
 		}
 	}
@@ -234,11 +289,13 @@ func (s *Store) runWith(ctx context.Context, sc *script, id string, list []invoc
 type part struct {
 	node  *redis.Client
 	which []int
+	again []int // what it did not run
+	err   error
 }
 
 func (s *Store) byNode(ctx context.Context, list []invocation, which []int) ([]*part, error) {
 	if s.cluster == nil {
-		return []*part{{s.single, which}}, nil
+		return []*part{{node: s.single, which: which}}, nil
 	}
 	var parts []*part
 	of := make(map[*redis.Client]*part)
@@ -258,12 +315,39 @@ func (s *Store) byNode(ctx context.Context, list []invocation, which []int) ([]*
 	return parts, nil
 }
 
-// runOn runs a part in one pipeline and returns what the server did not run.
+// runOn runs a part in one pipeline, and in a second one what the server did not
+// know the script for. It returns what belongs to another server.
 func (s *Store) runOn(ctx context.Context, p *part, sc *script, id string, list []invocation, replies []reply, acked bool) (again []int, err error) {
-	pipe := p.node.Pipeline()
-	cmds := make([]*redis.Cmd, len(p.which))
+	unknown, again, short := s.runOnce(ctx, p.node, p.which, sc, id, list, replies, acked)
+	if len(unknown) > 0 {
+		if err := p.node.ScriptLoad(ctx, sc.text).Err(); err != nil {
+			return nil, mapped(err)
+		}
+		_, more, err := s.runOnce(ctx, p.node, unknown, sc, id, list, replies, acked)
+		again = append(again, more...)
+		if err != nil {
+			short = err
+		}
+	}
+	if short != nil && !errors.Is(short, ErrNotAcknowledged) {
+		return nil, short
+	}
+	if len(again) > 0 { // the cluster's new map is on its way
+		s.lost()
+		if err := pause(ctx, 100*time.Millisecond); err != nil {
+			return nil, err
+		}
+	}
+	return again, short
+}
+
+// runOnce runs invocations in one pipeline, and returns those that the server did
+// not run. With ErrNotAcknowledged too few copies have the others.
+func (s *Store) runOnce(ctx context.Context, n *redis.Client, which []int, sc *script, id string, list []invocation, replies []reply, acked bool) (unknown, elsewhere []int, err error) {
+	pipe := n.Pipeline()
+	cmds := make([]*redis.Cmd, len(which))
 	offset := s.offset()
-	for j, i := range p.which {
+	for j, i := range which {
 		cmds[j] = s.evalsha(ctx, sc, id, offset, list[i].slot, list[i].keys, list[i].args)
 		_ = pipe.Process(ctx, cmds[j])
 	}
@@ -272,51 +356,54 @@ func (s *Store) runOn(ctx context.Context, p *part, sc *script, id string, list 
 		wait = redis.NewIntCmd(ctx, "wait", s.opts.Acks, ackTimeout.Milliseconds())
 		_ = pipe.Process(ctx, wait)
 	}
-	_, execErr := pipe.Exec(ctx)
-	load := false
-	for j, i := range p.which {
+	_ = exec(ctx, pipe) // each command has its error
+	for j, i := range which {
 		value, err := cmds[j].Result()
-		if errors.Is(err, redis.Nil) {
+		if err == redis.Nil { // itself: sentinels that know no master wrap it
 			value, err = nil, nil
 		}
 		replies[i] = reply{value, mapped(err)}
+		s.noMaster(err)
 		switch what := notRun(err); {
 		case what == noScript:
-			load = true
-			again = append(again, i)
+			unknown = append(unknown, i)
 		case what == moved:
-			s.cluster.ReloadState(ctx)
-			again = append(again, i)
+			elsewhere = append(elsewhere, i)
 		case err != nil && !isReply(err):
 			s.lost()
-			return nil, mapped(err)
+			return nil, nil, s.unreached(n, err)
 		}
 	}
-	if load {
-		if err := p.node.ScriptLoad(ctx, sc.text).Err(); err != nil {
-			return nil, mapped(err)
-		}
-	} else if len(again) > 0 {
-		if err := pause(ctx, 100*time.Millisecond); err != nil { // the cluster's new map is on its way
-			return nil, err
-		}
+	if wait == nil || len(unknown)+len(elsewhere) == len(which) {
+		return unknown, elsewhere, nil
 	}
-	if wait != nil && len(again) == 0 {
-		n, err := wait.Result()
-		if err != nil && !isReply(err) {
-			return nil, mapped(execErr)
-		}
-		if err != nil || n < int64(s.opts.Acks) {
-			return nil, fmt.Errorf("%w: %d of %d", ErrNotAcknowledged, n, s.opts.Acks)
-		}
+	have, err := wait.Result()
+	if err != nil && !isReply(err) {
+		return nil, nil, mapped(err)
 	}
-	return again, nil
+	if err != nil || have < int64(s.opts.Acks) {
+		return unknown, elsewhere, fmt.Errorf("%w: %d of %d", ErrNotAcknowledged, have, s.opts.Acks)
+	}
+	return unknown, elsewhere, nil
 }
 
 // lost makes a cluster's client look for the masters again.
 func (s *Store) lost() {
 	if s.cluster != nil {
 		s.cluster.ReloadState(context.Background())
+	}
+}
+
+// noMaster makes the store look for the master anew if a server says that it is
+// none, or none yet: connections that were made before are not used again.
+func (s *Store) noMaster(err error) {
+	if err == nil || !isReply(err) {
+		return
+	}
+	switch code, _, _ := strings.Cut(err.Error(), " "); code {
+	case "READONLY", "MASTERDOWN", "LOADING", "CLUSTERDOWN":
+		s.lost()
+		s.links.drop()
 	}
 }
 
@@ -338,6 +425,25 @@ func notRun(err error) int {
 		return moved
 	}
 	return ran
+}
+
+// unreached names a server that gave no answer, and the setting that may be why.
+func (s *Store) unreached(n *redis.Client, err error) error {
+	at := n.Options().Addr
+	if s.opts.Mode == Sentinel { // the client finds it out for each connection
+		at = "behind " + strings.Join(s.opts.Addrs, ", ")
+	}
+	var certificate *tls.CertificateVerificationError
+	hint := ""
+	switch {
+	case errors.As(err, &certificate):
+		hint = ": see store.redis.tls.caFile and store.redis.tls.serverName"
+	case s.opts.TLS == nil && (errors.Is(err, errFrame) || errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET)):
+		hint = ": it may want TLS, see store.redis.tls.enabled"
+	case s.opts.TLS != nil && errors.Is(err, context.DeadlineExceeded):
+		hint = ": it may have no TLS, see store.redis.tls.enabled"
+	}
+	return fmt.Errorf("store: redis %s: %w%s", at, err, hint)
 }
 
 // isReply says whether err is the server's answer, and not the lack of one.

@@ -358,6 +358,45 @@ func TestListing(t *testing.T) {
 	}
 }
 
+// What an index holds without a record, as a half-written slot may, neither ends a
+// listing nor begins it anew, and keeps no device out of it.
+func TestListingWithoutRecords(t *testing.T) {
+	server := servers.StartRedis(t, servers.RedisOptions{})
+	s := marked(t, onServer(server))
+	const n = 40
+	var want []string
+	for i := range n {
+		enroll(t, s, i)
+		want = append(want, thumb(i))
+	}
+	slices.Sort(want)
+	for _, slot := range tagNames {
+		for i := range 9 { // more than a piece, before and after all
+			for _, at := range []string{"-", "~"} {
+				server.Do("ZADD", s.key(slot, "i"+shortIssuer(testIssuer)), 0, fmt.Sprint(at, i))
+			}
+		}
+	}
+	for _, size := range []int{7, 100} {
+		var got []string
+		for after := ""; ; {
+			list, next, err := s.Devices(t.Context(), testIssuer, signer.Page{Size: size, After: after})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, d := range list {
+				got = append(got, d.Thumbprint)
+			}
+			if after = next; next == "" || len(got) > n {
+				break
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Fatalf("pages of %d give %v, want %v", size, got, want)
+		}
+	}
+}
+
 // maxDeviceBytes is what a device may cost in memory, its indexes included.
 const maxDeviceBytes = 512
 

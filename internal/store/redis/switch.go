@@ -29,8 +29,11 @@ var _ killswitch.Store = (*Store)(nil)
 // is never written again. What is stored is "epoch seconds nanoseconds JSON",
 // since only the script knows epoch and time.
 
-// maxEpoch is the highest epoch that scripts count exactly.
-const maxEpoch = 1 << 52
+// maxExact is the highest number that scripts count exactly.
+const maxExact = 1 << 52
+
+// epochCeiling is above every epoch that is believed, see killswitch.NextEpoch.
+var epochCeiling = strconv.FormatUint(killswitch.EpochCeiling, 10)
 
 // luaReplicas returns the heartbeats of those seen at a time, in microseconds, or
 // later. A damaged heartbeat fails no kill: who is not known is waited for in full.
@@ -58,10 +61,11 @@ end
 // store; the change's name; channel; how long a replica counts in microseconds;
 // intent; audit entry; head; audit entry chained to it; its hash.
 var changeScript = newScript(luaAudit + luaReplicas + `
-local old = tonumber(redis.call('HGET', KEYS[1], 'epoch') or '0')
+local old = tonumber(redis.call('HGET', KEYS[1], 'epoch') or '0') or 0
 if ARGV[3] ~= '' and tonumber(ARGV[3]) ~= old then
 	return {'changed'}
 end
+if not (old >= 0 and old < ` + epochCeiling + `) then old = 0 end -- a damaged one: this leads out of it
 local sec, usec = now()
 local epoch = string.format('%.0f', math.max(old + 1, tonumber(ARGV[4])))
 local record = epoch .. ' ' .. sec .. ' ' .. string.format('%06d000', usec) .. ' ' .. ARGV[5]
@@ -85,8 +89,9 @@ return {m[1] or '0', m[2] or '', redis.call('HVALS', KEYS[2]), redis.call('HVALS
 `)
 
 // mergeScript adds entries and resumes if the switch is still the one that they
-// were found missing in. ARGV: epoch, change; new epoch, new change; channel; how
-// many of the records that follow are entries; records.
+// were found missing in. It writes also if nothing was missing, see runAcked. ARGV:
+// epoch, change; new epoch, new change; channel; how many of the records that
+// follow are entries; records.
 var mergeScript = newScript(`
 local m = redis.call('HMGET', KEYS[1], 'epoch', 'change')
 if tonumber(m[1] or '0') ~= tonumber(ARGV[3]) or (m[2] or '') ~= ARGV[4] then
@@ -96,8 +101,11 @@ for i = 9, #ARGV do
 	local where = i - 9 < tonumber(ARGV[8]) and KEYS[2] or KEYS[3]
 	redis.call('HSET', where, redis.sha1hex(ARGV[i]), ARGV[i])
 end
-redis.call('HSET', KEYS[1], 'epoch', ARGV[5], 'change', ARGV[6])
-redis.pcall('PUBLISH', ARGV[7], ARGV[5])
+redis.call('HSET', KEYS[1], 'epoch', ARGV[5])
+if ARGV[6] ~= ARGV[4] then
+	redis.call('HSET', KEYS[1], 'change', ARGV[6])
+	redis.pcall('PUBLISH', ARGV[7], ARGV[5])
+end
 return {'done'}
 `)
 
@@ -198,9 +206,6 @@ func parseState(reply []any) (state killswitch.State, err error) {
 // the replicas registered at that moment; with ErrNotAcknowledged too. seen is as
 // for changeScript.
 func (s *Store) change(ctx context.Context, records string, data []byte, seen string, floor uint64, a audit.Entry) (string, []any, error) {
-	if floor > maxEpoch {
-		return "", nil, fmt.Errorf("redis: epoch %d is too high", floor)
-	}
 	end, endErr := s.auditEnd(ctx)
 	if endErr != nil {
 		// The script says whether that stops the change.
@@ -226,19 +231,30 @@ func (s *Store) change(ctx context.Context, records string, data []byte, seen st
 	if ackErr != nil && !errors.Is(ackErr, ErrNotAcknowledged) {
 		return "", nil, ackErr
 	}
-	reply, err := list(raw)
+	reply, err := listOf(1, raw)
 	if err != nil {
 		return "", nil, err
 	}
 	if text(reply[0]) == "changed" {
 		return "", nil, killswitch.ErrChanged
 	}
+	if len(reply) != 4 {
+		return "", nil, errAnswer
+	}
 	s.notify()
 	if text(reply[2]) == "no" {
 		// The change stands and its audit entry is in the store; who finds it
 		// there writes it if this fails.
-		if err := s.appendEntries(ctx, end, intent, a); err != nil && !errors.Is(err, errIntentGone) && !errors.Is(err, ErrNotAcknowledged) {
-			s.log.Error("a change of the kill switch is not in the audit log yet", "err", err)
+		finish := func(ctx context.Context) {
+			err := s.appendEntries(ctx, appendScript, end, intent, a)
+			if err != nil && !errors.Is(err, errIntentGone) && !errors.Is(err, ErrNotAcknowledged) && ctx.Err() == nil {
+				s.log.Error("a change of the kill switch is not in the audit log yet", "err", err)
+			}
+		}
+		if ackErr == nil {
+			finish(ctx)
+		} else { // nobody waits for absent copies twice
+			s.background(finish)
 		}
 	}
 	beats, err := list(reply[3])
@@ -289,7 +305,9 @@ func (s *Store) Resume(ctx context.Context, r killswitch.Resume, seen, floor uin
 	return r, ackErr
 }
 
-// Merge adds what other holds and the store lacks.
+// Merge adds what other holds and the store lacks. It writes, and waits for the
+// copies, also if that is nothing: a master that its copies have left would say so
+// of a change that they never had.
 func (s *Store) Merge(ctx context.Context, other killswitch.State) (killswitch.State, error) {
 	for {
 		old, err := s.State(ctx)
@@ -297,19 +315,20 @@ func (s *Store) Merge(ctx context.Context, other killswitch.State) (killswitch.S
 			return killswitch.State{}, err
 		}
 		next, changed := old.Absorb(other)
-		if !changed {
-			next.Change = old.Change
-			return next, nil
+		if next.Change = old.Change; changed {
+			next.Change = newChange()
 		}
-		if next.Epoch > maxEpoch {
-			return killswitch.State{}, fmt.Errorf("redis: epoch %d is too high", next.Epoch)
+		if next.Epoch >= killswitch.EpochCeiling {
+			return killswitch.State{}, fmt.Errorf("merge into the switch: %w: it would be of epoch %d", killswitch.ErrDamaged, next.Epoch)
 		}
-		done, ackErr := s.merge(ctx, old, &next)
+		done, ackErr := s.merge(ctx, old, next)
 		if ackErr != nil && !errors.Is(ackErr, ErrNotAcknowledged) {
 			return killswitch.State{}, fmt.Errorf("merge into the switch: %w", ackErr)
 		}
-		if done {
+		if done && changed {
 			s.notify()
+		}
+		if done {
 			return next, ackErr
 		}
 		if err := ctx.Err(); err != nil {
@@ -319,12 +338,11 @@ func (s *Store) Merge(ctx context.Context, other killswitch.State) (killswitch.S
 }
 
 // merge writes next if the switch is still old.
-func (s *Store) merge(ctx context.Context, old killswitch.State, next *killswitch.State) (done bool, err error) {
-	entries, resumes, err := missingRecords(old, *next)
+func (s *Store) merge(ctx context.Context, old, next killswitch.State) (done bool, err error) {
+	entries, resumes, err := missingRecords(old, next)
 	if err != nil {
 		return false, err
 	}
-	next.Change = newChange()
 	args := []any{
 		strconv.FormatUint(old.Epoch, 10), old.Change, strconv.FormatUint(next.Epoch, 10), next.Change, s.channel(), len(entries),
 	}
@@ -336,7 +354,7 @@ func (s *Store) merge(ctx context.Context, old killswitch.State, next *killswitc
 	if ackErr != nil && !errors.Is(ackErr, ErrNotAcknowledged) {
 		return false, ackErr
 	}
-	reply, err := list(raw)
+	reply, err := listOf(1, raw)
 	if err != nil {
 		return false, err
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -325,17 +326,17 @@ func TestMergesAtTheSameTime(t *testing.T) {
 
 func TestEpochsStayWhereScriptsCountExactly(t *testing.T) {
 	s := marked(t, onServer(servers.StartRedis(t, servers.RedisOptions{})))
-	if _, _, err := s.Kill(t.Context(), killAll("k"), 1<<60, acting("kill", "k")); err == nil {
-		t.Error("a kill with floor 2^60 was taken")
+	for _, epoch := range []uint64{1 << 60, killswitch.EpochCeiling} {
+		if _, err := s.Merge(t.Context(), killswitch.State{Epoch: epoch}); !errors.Is(err, killswitch.ErrDamaged) {
+			t.Errorf("a merge of epoch %d gives %v", epoch, err)
+		}
 	}
-	if _, err := s.Merge(t.Context(), killswitch.State{Epoch: 1 << 60}); err == nil {
-		t.Error("epoch 2^60 was merged")
-	}
-	if _, err := s.Merge(t.Context(), killswitch.State{Epoch: 1<<51 + 1}); err != nil {
+	const high = killswitch.EpochCeiling - 3
+	if _, err := s.Merge(t.Context(), killswitch.State{Epoch: high}); err != nil {
 		t.Fatal(err)
 	}
 	e, _, err := s.Kill(t.Context(), killAll("k"), 0, acting("kill", "k"))
-	if err != nil || e.Epoch != 1<<51+2 || stateOf(t, s).Epoch != e.Epoch {
+	if err != nil || e.Epoch != high+1 || stateOf(t, s).Epoch != e.Epoch {
 		t.Fatalf("kill gave %+v, %v", e, err)
 	}
 }
@@ -580,5 +581,73 @@ func TestTLS(t *testing.T) {
 	wrong.TLS = servers.StartRedis(t, servers.RedisOptions{TLS: true}).TLSConfig()
 	if _, err := unmarked(t, wrong).Beat(t.Context(), killswitch.Beat{Replica: "a"}); err == nil || !strings.Contains(err.Error(), "certificate") {
 		t.Fatalf("another authority's certificate: %v", err)
+	}
+}
+
+// An epoch far ahead, which leaves no room above it, is not spread: not by an import, a
+// merge or a sign; and a kill leads out of it.
+func TestDamagedEpoch(t *testing.T) {
+	for _, damaged := range []string{"4503599627370497", "18446744073709551615", fmt.Sprint(uint64(killswitch.EpochCeiling)), "nan", "-7", "x"} {
+		t.Run(damaged, func(t *testing.T) {
+			r := servers.StartRedis(t, servers.RedisOptions{})
+			s := marked(t, onServer(r))
+			populate(t, s)
+			before, _, err := s.Kill(t.Context(), killAll("before"), 0, acting("kill", "before"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			secret := secretOf(1)
+			tag := tagOf(testIssuer, string(secret[:]))
+			for _, slot := range []string{globalSlot, tag} {
+				r.Do("HSET", s.markerKey(slot), "epoch", damaged, "change", "damaged")
+			}
+			if _, err := strconv.ParseUint(damaged, 10, 64); err == nil {
+				if state := stateOf(t, s); fmt.Sprint(state.Epoch) != damaged {
+					t.Fatalf("the switch is %+v", state)
+				}
+				if g := beat(t, s, "a"); fmt.Sprint(g.Epoch) != damaged {
+					t.Fatalf("granted %+v", g)
+				}
+				if _, err := s.Merge(t.Context(), killswitch.State{Epoch: 5}); !errors.Is(err, killswitch.ErrDamaged) {
+					t.Fatalf("a merge gives %v", err)
+				}
+			}
+			a := byCredential(1)
+			a.Epoch = before.Epoch
+			if _, err := s.Authorize(t.Context(), a); err == nil && damaged != "-7" {
+				t.Error("a sign in a slot with that epoch went well")
+			}
+			e, _, err := s.Kill(t.Context(), killAll("k"), before.Epoch+1, acting("kill", "k"))
+			if err != nil || e.Epoch != before.Epoch+1 {
+				t.Fatalf("a kill gives %+v, %v", e, err)
+			}
+			if err := s.Enforce(t.Context(), e.Epoch); err != nil {
+				t.Fatal(err)
+			}
+			if g, state := beat(t, s, "a"), stateOf(t, s); g.Epoch != e.Epoch || state.Epoch != e.Epoch || len(state.Entries) != 2 {
+				t.Fatalf("granted %+v on %+v", g, state)
+			}
+			a.Epoch = e.Epoch
+			if _, err := s.Authorize(t.Context(), a); err != nil {
+				t.Fatalf("a sign afterwards: %v", err)
+			}
+			a.Epoch--
+			if _, err := s.Authorize(t.Context(), a); !errors.Is(err, signer.ErrStaleEpoch) {
+				t.Fatalf("a sign on the epoch before: %v", err)
+			}
+		})
+	}
+}
+
+// Whoever has ended neither serves a schedule nor keeps it from being served.
+func TestServingWithoutTheGone(t *testing.T) {
+	s := marked(t, onServer(servers.StartRedis(t, servers.RedisOptions{})))
+	beat(t, s, "a")
+	if _, err := s.Beat(t.Context(), killswitch.Beat{Replica: "b", Epoch: killswitch.Gone}); err != nil {
+		t.Fatal(err)
+	}
+	confirmed, missing, err := s.Serving(t.Context(), testIssuer, 1)
+	if err != nil || len(confirmed) != 0 || fmt.Sprint(missing) != "[a]" {
+		t.Errorf("confirmed are %v, missing %v, %v", confirmed, missing, err)
 	}
 }

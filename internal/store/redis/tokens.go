@@ -48,7 +48,7 @@ func parseToken(raw, thumbprint string) (signer.EnrollmentToken, error) {
 
 // putTokenScript writes a new token. ARGV: id, hash, record, thumbprint or ”,
 // issuer, its name.
-var putTokenScript = newScript(`
+var putTokenScript = newGrowingScript(`
 if redis.call('HEXISTS', KEYS[2], ARGV[3]) == 1 or redis.call('HEXISTS', KEYS[3], ARGV[4]) == 1 then return 0 end
 redis.call('HSET', KEYS[2], ARGV[3], ARGV[5])
 redis.call('HSET', KEYS[3], ARGV[4], ARGV[3])
@@ -164,7 +164,7 @@ func (s *Store) RevokeEnrollmentToken(ctx context.Context, issuer, id string, at
 // bindScript binds a token to a thumbprint, unless that is refused. One that is
 // bound to it does even after its expiry: what expires is the right to enrol a
 // first time. ARGV: hash, thumbprint.
-var bindScript = newScript(`
+var bindScript = newGrowingScript(`
 local id = redis.call('HGET', KEYS[3], ARGV[3])
 local record = id and redis.call('HGET', KEYS[2], id)
 if not record then return 'token_unknown' end

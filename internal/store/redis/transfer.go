@@ -200,16 +200,43 @@ func (s *Store) exportAudit(ctx context.Context, last uint64, next func(signer.R
 // of a complete one visible, and removes those of another.
 const complete = "complete"
 
-// beginImportScript makes a slot the import's. ARGV: id.
-var beginImportScript = newBareScript(`
-if redis.call('HEXISTS', KEYS[1], 'id') == 1 then return 'marked' end
-redis.call('DEL', KEYS[1])
-redis.call('HSET', KEYS[1], 'importing', ARGV[3])
+// claimScript makes a slot the import's: it loses its marker, and keeps what is
+// beside it until the slots are emptied. It returns the marker. ARGV: import; '1' if
+// the slot must hold no record and no audit entry, but of another import; '1' if it is
+// only looked at; the markers that it may bear, '*' if any.
+var claimScript = newBareScript(`
+local id = redis.call('HGET', KEYS[1], 'id')
+local may = not id or ARGV[6] == '*'
+for i = 6, #ARGV do may = may or id == ARGV[i] end
+if not may then return {'marked', id} end
+if ARGV[4] == '1' and (id or redis.call('HEXISTS', KEYS[1], 'importing') == 0) then
+	local base = string.sub(KEYS[1], 1, -2)
+	for _, name in ipairs({'n', 'kills', 'resumes', 'log', 'intents'}) do
+		if redis.call('EXISTS', base .. name) == 1 then return {'records'} end
+	end
+end
+if ARGV[5] ~= '1' then
+	redis.call('HDEL', KEYS[1], 'id')
+	redis.call('HSET', KEYS[1], 'importing', ARGV[3])
+end
+return {'', id or ''}
+`)
+
+// unclaimScript gives a slot back, with its marker. ARGV: import, marker or ”.
+var unclaimScript = newBareScript(`
+if redis.call('HGET', KEYS[1], 'importing') ~= ARGV[3] or redis.call('HEXISTS', KEYS[1], 'id') == 1 then return '' end
+redis.call('HDEL', KEYS[1], 'importing')
+if ARGV[4] ~= '' then redis.call('HSET', KEYS[1], 'id', ARGV[4]) end
 return ''
 `)
 
 // importingScript returns the marker and the import of a slot.
 var importingScript = newBareScript(`return redis.call('HMGET', KEYS[1], 'id', 'importing')`)
+
+// keptScript is stateScript for a slot with any marker or none.
+var keptScript = newBareScript(`
+return {redis.call('HGET', KEYS[1], 'epoch') or '0', '', redis.call('HVALS', KEYS[2]), redis.call('HVALS', KEYS[3])}
+`)
 
 // luaImport begins the scripts of an import. ARGV[3] is its id.
 const luaImport = `
@@ -218,11 +245,25 @@ if redis.call('HGET', KEYS[1], 'importing') ~= ARGV[3] or redis.call('HEXISTS', 
 end
 `
 
+// newImportScript makes a script that writes a record of an import.
+func newImportScript(lua string) *script { return scriptOf(grows, luaImport+lua) }
+
 var (
+	// clearScript removes records that are not the import's. KEYS: them.
+	clearScript = newBareScript(luaImport + `
+for i = 2, #KEYS do redis.call('UNLINK', KEYS[i]) end
+return ''
+`)
+	// stripScript removes what markers had beside them.
+	stripScript = newBareScript(luaImport + `
+redis.call('DEL', KEYS[1])
+redis.call('HSET', KEYS[1], 'importing', ARGV[3])
+return ''
+`)
 	// KEYS: device, index, names, who enrolled. ARGV: thumbprint, issuer, its name,
 	// when it enrolled in seconds as 8 digits or '' if it has no time to sign, '1' if
 	// it counts, fields.
-	importDeviceScript = newBareScript(luaImport + `
+	importDeviceScript = newImportScript(`
 if redis.call('EXISTS', KEYS[2]) == 1 then return 'twice' end
 redis.call('HSET', KEYS[2], unpack(ARGV, 9))
 redis.call('ZADD', KEYS[3], 0, ARGV[4])
@@ -233,7 +274,7 @@ return ''
 `)
 	// KEYS: as credentialKeys, names. ARGV: id, name or '' if it holds none, hash,
 	// record, '1' if it counts, issuer, its name.
-	importCredentialScript = newBareScript(luaImport + `
+	importCredentialScript = newImportScript(`
 if redis.call('HEXISTS', KEYS[2], ARGV[4]) == 1 or redis.call('HEXISTS', KEYS[4], ARGV[6]) == 1 then return 'twice' end
 redis.call('HSET', KEYS[2], ARGV[4], ARGV[7])
 redis.call('ZADD', KEYS[6], 0, ARGV[4])
@@ -251,13 +292,13 @@ redis.call('HSET', KEYS[3], ARGV[5], ARGV[4])
 return ''
 `)
 	// KEYS: credential. ARGV: fields.
-	importHashScript = newBareScript(luaImport + `
+	importHashScript = newImportScript(`
 if redis.call('EXISTS', KEYS[2]) == 1 then return 'twice' end
 redis.call('HSET', KEYS[2], unpack(ARGV, 4))
 return ''
 `)
 	// KEYS: as tokenKeys, names. ARGV: id, hash, record, thumbprint or '', issuer, its name.
-	importTokenScript = newBareScript(luaImport + `
+	importTokenScript = newImportScript(`
 if redis.call('HEXISTS', KEYS[2], ARGV[4]) == 1 or redis.call('HEXISTS', KEYS[3], ARGV[5]) == 1 then return 'twice' end
 redis.call('HSET', KEYS[2], ARGV[4], ARGV[6])
 redis.call('HSET', KEYS[3], ARGV[5], ARGV[4])
@@ -267,19 +308,19 @@ redis.call('HSETNX', KEYS[6], ARGV[8], ARGV[9])
 return ''
 `)
 	// KEYS: registry, names. ARGV: origin, record, issuer, its name.
-	importAudienceScript = newBareScript(luaImport + `
+	importAudienceScript = newImportScript(`
 if redis.call('HSETNX', KEYS[2], ARGV[4], ARGV[5]) == 0 then return 'twice' end
 redis.call('HSETNX', KEYS[3], ARGV[6], ARGV[7])
 return ''
 `)
 	// KEYS: revisions, documents. ARGV: issuer, revision, document.
-	importScheduleScript = newBareScript(luaImport + `
+	importScheduleScript = newImportScript(`
 if redis.call('HSETNX', KEYS[2], ARGV[4], ARGV[5]) == 0 then return 'twice' end
 redis.call('HSET', KEYS[3], ARGV[4], ARGV[6])
 return ''
 `)
 	// KEYS: head, log. ARGV: number, entry, hash.
-	importAuditScript = newBareScript(luaImport + `
+	importAuditScript = newImportScript(`
 redis.call('XADD', KEYS[3], ARGV[4] .. '-0', 'e', ARGV[5])
 redis.call('HSET', KEYS[2], 'seq', ARGV[4], 'hash', ARGV[6])
 return ''
@@ -302,29 +343,49 @@ return ''
 `)
 )
 
-// Import puts records into a store that bears no marker and has none, or only
-// those of an import that did not end: signer.ErrNotEmpty. They become visible by
-// Mark.
+// Import puts records into a store that has none, nor any audit entry:
+// signer.ErrNotEmpty. It may bear the marker that is expected, as one does that was
+// made and not used yet, and loses it; and it may have what an import left that did
+// not end. The records become visible by Mark.
 func (s *Store) Import(ctx context.Context, next func() (signer.Record, error)) error {
 	in := importing{store: s, id: rand.Text()}
 	if err := in.begin(ctx); err != nil {
 		return err
 	}
-	for {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		r, err := next()
-		if errors.Is(err, io.EOF) {
-			return in.end(ctx)
-		}
-		if err != nil {
-			return err
-		}
-		if err := in.put(ctx, r); err != nil {
-			return fmt.Errorf("store: import: %w", err)
-		}
+	return in.all(ctx, next)
+}
+
+// ImportOver is Import into a store that was given up. It may bear the marker id,
+// besides the one that is expected, or none (""); with another one it is ErrForeign,
+// and nothing is changed. Its records and its audit log are removed. Its kill switch
+// is kept, and merged with the one that is imported. Once it has begun the store has
+// lost its marker: if it fails, it is to be repeated.
+func (s *Store) ImportOver(ctx context.Context, id string, next func() (signer.Record, error)) error {
+	in := importing{store: s, id: rand.Text()}
+	if err := in.beginOver(ctx, []string{id, *s.expect.Load()}); err != nil {
+		return err
 	}
+	return in.all(ctx, next)
+}
+
+// MarkEmpty makes a store that was given up a new, empty one and gives it the marker
+// id: records and the audit log are removed, also those that nobody could list any
+// more, since what lists them was lost; the kill switch is kept, if it is there. Slots
+// may bear no marker, id, the one that is expected, or one of former; with another one
+// it is ErrForeign, and nothing is changed. If it fails, the store bears no marker, and
+// it is to be repeated.
+func (s *Store) MarkEmpty(ctx context.Context, id string, former ...string) error {
+	if id == "" {
+		return errors.New("store: redis: a marker needs an id")
+	}
+	in := importing{store: s, id: rand.Text()}
+	if err := in.beginOver(ctx, append([]string{id, *s.expect.Load()}, former...)); err != nil {
+		return err
+	}
+	if err := in.end(ctx); err != nil {
+		return err
+	}
+	return s.Mark(ctx, id)
 }
 
 // importing is an import that is under way.
@@ -333,21 +394,44 @@ type importing struct {
 	id    string
 	batch map[*script][]invocation
 	size  int
-	kills killswitch.State
+	kept  killswitch.State // that the store had
+	kills killswitch.State // that are imported
 	head  audit.Head
 }
 
-// begin makes all slots the import's, and removes what another one has left.
+func (i *importing) all(ctx context.Context, next func() (signer.Record, error)) error {
+	for {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		r, err := next()
+		if errors.Is(err, io.EOF) {
+			return i.end(ctx)
+		}
+		if err != nil {
+			return err
+		}
+		if err := i.put(ctx, r); err != nil {
+			return fmt.Errorf("store: import: %w", err)
+		}
+	}
+}
+
+// begin makes all slots of a store without records the import's.
 func (i *importing) begin(ctx context.Context) error {
 	s := i.store
 	mark, before, err := s.importing(ctx)
 	if err != nil {
 		return err
 	}
-	if mark != "" {
+	may := claim{empty: true}
+	switch expected := *s.expect.Load(); {
+	case mark != "" && mark != expected:
 		return fmt.Errorf("store: it bears the mark of %s: %w", mark, signer.ErrNotEmpty)
-	}
-	if before == "" {
+	case mark != "":
+		may.marks = []string{expected}
+		i.keep(ctx)
+	case before == "":
 		found, err := s.hasRecords(ctx)
 		if err != nil {
 			return err
@@ -355,20 +439,115 @@ func (i *importing) begin(ctx context.Context) error {
 		if found {
 			return fmt.Errorf("store: %w", signer.ErrNotEmpty)
 		}
+	case before != complete: // one that may not have come to all slots
+		may.marks = []string{expected}
 	}
-	return i.claim(ctx)
+	return i.claim(ctx, may)
+}
+
+// beginOver makes all slots of a store that was given up the import's.
+func (i *importing) beginOver(ctx context.Context, marks []string) error {
+	i.keep(ctx)
+	return i.claim(ctx, claim{marks: marks, over: true})
+}
+
+// keep takes the store's kill switch along. One that cannot be read does not hinder
+// the import: custody has the switch too, and replicas compare it before they go on.
+func (i *importing) keep(ctx context.Context) {
+	s := i.store
+	reply, err := s.runBare(ctx, keptScript, globalSlot, []string{s.key(globalSlot, "kills"), s.key(globalSlot, "resumes")})
+	if err == nil {
+		var values []any
+		if values, err = list(reply); err == nil {
+			i.kept, err = parseState(values)
+		}
+	}
+	if err == nil {
+		err = i.kept.Check()
+	}
+	if err != nil {
+		i.kept = killswitch.State{}
+		s.log.Warn("the kill switch of the store that is given up cannot be read; custody's is merged into the new one", "err", err)
+	}
+}
+
+// claim says which slots an import may take.
+type claim struct {
+	marks []string // that they may bear; "*" is any
+	over  bool     // the store was given up
+	empty bool     // they must hold no record, but of another import
 }
 
 // claim makes all slots the import's and empties them. {g} comes first: from then on
 // a repetition knows what it finds.
-func (i *importing) claim(ctx context.Context) error {
-	begin := func(slot string) invocation { return invocation{slot: slot, args: []any{i.id}} }
-	for _, list := range [][]invocation{{begin(globalSlot)}, everyTag(begin)} {
-		if err := i.run(ctx, beginImportScript, list); err != nil {
-			return err
+func (i *importing) claim(ctx context.Context, may claim) error {
+	both := []string{globalSlot}
+	both = append(both, tagNames[:]...)
+	if _, err := i.take(ctx, both, may, true); err != nil {
+		return err
+	}
+	taken := make(map[string]string)
+	for _, slots := range [][]string{both[:1], both[1:]} {
+		was, err := i.take(ctx, slots, may, false)
+		for slot, mark := range was {
+			taken[slot] = mark
+		}
+		if err != nil {
+			return errors.Join(err, i.giveBack(ctx, taken))
 		}
 	}
-	return i.store.clear(ctx)
+	if err := i.store.clear(ctx, i.id); err != nil {
+		return err
+	}
+	bare := make([]invocation, len(both))
+	for j, slot := range both {
+		bare[j] = invocation{slot: slot, args: []any{i.id}}
+	}
+	return i.run(ctx, stripScript, bare)
+}
+
+// take makes slots the import's, or only looks whether it may, and returns the
+// markers of those that it took.
+func (i *importing) take(ctx context.Context, slots []string, may claim, look bool) (map[string]string, error) {
+	asks := make([]invocation, len(slots))
+	for j, slot := range slots {
+		asks[j] = invocation{slot: slot, args: []any{i.id, flag(may.empty), flag(look)}}
+		for _, mark := range may.marks {
+			asks[j].args = append(asks[j].args, mark)
+		}
+	}
+	replies, err := i.store.runWith(ctx, claimScript, "", asks, !look)
+	if err != nil && !errors.Is(err, ErrNotAcknowledged) {
+		return nil, err
+	}
+	was := make(map[string]string)
+	err = nil
+	for j, r := range replies {
+		f, _ := r.value.([]any)
+		switch {
+		case r.err != nil:
+			err = r.err
+		case len(f) == 2 && text(f[0]) == "":
+			was[slots[j]] = text(f[1])
+		case len(f) == 2 && text(f[0]) == "marked" && may.over:
+			err = fmt.Errorf("store: it bears the mark of %s: %w", text(f[1]), ErrForeign)
+		default:
+			err = fmt.Errorf("store: %w", signer.ErrNotEmpty)
+		}
+	}
+	return was, err
+}
+
+// giveBack gives slots back that were taken before one was found that must not be.
+func (i *importing) giveBack(ctx context.Context, taken map[string]string) error {
+	var list []invocation
+	for slot, mark := range taken {
+		list = append(list, invocation{slot: slot, args: []any{i.id, mark}})
+	}
+	if len(list) == 0 {
+		return nil
+	}
+	return i.run(ctx, unclaimScript, list)
 }
 
 // importing returns the mark and the import of {g}.
@@ -385,39 +564,54 @@ func (s *Store) importing(ctx context.Context) (mark, id string, err error) {
 }
 
 // dropUnfinished ends an import that is not complete and removes what it has
-// written.
+// written, and what it was to take the place of.
 func (s *Store) dropUnfinished(ctx context.Context) error {
 	mark, id, err := s.importing(ctx)
 	if err != nil || mark != "" || id == "" || id == complete {
 		return err
 	}
 	in := importing{store: s, id: rand.Text()}
-	return in.claim(ctx)
+	return in.claim(ctx, claim{marks: []string{"*"}})
 }
 
-// clear removes everything under the prefix but the markers.
-func (s *Store) clear(ctx context.Context) error {
+// maxClear is how many keys are removed at once.
+const maxClear = 10000
+
+// clear removes everything under the prefix but the markers, as long as the slots
+// are the import's: one that was overtaken removes nothing of the other's.
+func (s *Store) clear(ctx context.Context, importing string) error {
+	node := func(ctx context.Context, n *goredis.Client) error { return s.clearNode(ctx, n, importing) }
 	if s.cluster != nil {
-		return s.cluster.ForEachMaster(ctx, s.clearNode)
+		return s.cluster.ForEachMaster(ctx, node)
 	}
-	return s.clearNode(ctx, s.single)
+	return node(ctx, s.single)
 }
 
-func (s *Store) clearNode(ctx context.Context, n *goredis.Client) error {
+func (s *Store) clearNode(ctx context.Context, n *goredis.Client, importing string) error {
 	for cursor := uint64(0); ; {
-		keys, next, err := n.Scan(ctx, cursor, globEscape(s.opts.Prefix)+":{*", 1000).Result()
+		keys, next, err := n.Scan(ctx, cursor, globEscape(s.opts.Prefix)+":{*", maxClear).Result()
 		if err != nil {
 			return mapped(err)
 		}
-		pipe := n.Pipeline()
+		bySlot := make(map[string][]string)
 		for _, k := range keys {
-			if !strings.HasSuffix(k, "}:m") {
-				pipe.Unlink(ctx, k)
+			if slot, name, ok := strings.Cut(strings.TrimPrefix(k, s.opts.Prefix+":{"), "}:"); ok && name != "m" {
+				bySlot[slot] = append(bySlot[slot], k)
 			}
 		}
-		if pipe.Len() > 0 {
-			if _, err := pipe.Exec(ctx); err != nil {
-				return mapped(err)
+		var removals []invocation
+		for slot, keys := range bySlot {
+			removals = append(removals, invocation{slot, keys, []any{importing}})
+		}
+		if len(removals) > 0 {
+			replies, err := s.runWith(ctx, clearScript, "", removals, false)
+			if err != nil {
+				return err
+			}
+			for _, r := range replies {
+				if r.err != nil {
+					return r.err
+				}
 			}
 		}
 		if cursor = next; cursor == 0 {
@@ -436,11 +630,8 @@ func (i *importing) run(ctx context.Context, sc *script, list []invocation) erro
 		if r.err != nil {
 			return r.err
 		}
-		switch text(r.value) {
-		case "twice":
+		if text(r.value) == "twice" {
 			return errors.New("one record comes twice")
-		case "marked":
-			return fmt.Errorf("store: it was marked meanwhile: %w", signer.ErrNotEmpty)
 		}
 	}
 	return nil
@@ -495,11 +686,14 @@ func (i *importing) put(ctx context.Context, r signer.Record) error {
 		return i.add(ctx, importAudienceScript, globalSlot, []string{s.audiencesKey(a.Issuer), s.namesKey(globalSlot)},
 			a.Origin, raw, shortIssuer(a.Issuer), a.Issuer)
 	case r.Switch != nil:
+		if err := r.Switch.Check(); err != nil {
+			return err
+		}
 		i.kills = killswitch.Merge(i.kills, *r.Switch)
 		return nil
 	case r.Schedule != nil:
 		m := r.Schedule
-		if m.Revision > maxEpoch {
+		if m.Revision > maxExact {
 			return fmt.Errorf("revision %d is too high", m.Revision)
 		}
 		return i.add(ctx, importScheduleScript, globalSlot, s.scheduleKeys(), m.Issuer, strconv.FormatUint(m.Revision, 10), m.Document)
@@ -572,10 +766,8 @@ func (i *importing) credential(ctx context.Context, c signer.Credential) error {
 // end writes what was gathered, and what all slots have in common.
 func (i *importing) end(ctx context.Context) error {
 	s := i.store
-	if i.kills.Epoch > maxEpoch {
-		return fmt.Errorf("store: import: epoch %d is too high", i.kills.Epoch)
-	}
-	entries, resumes, err := missingRecords(killswitch.State{}, i.kills)
+	state, _ := i.kept.Absorb(i.kills)
+	entries, resumes, err := missingRecords(killswitch.State{}, state)
 	if err != nil {
 		return err
 	}
@@ -595,11 +787,11 @@ func (i *importing) end(ctx context.Context) error {
 	}
 	end := func(slot string) invocation {
 		change := ""
-		if slot == globalSlot && i.kills.Epoch > 0 {
+		if slot == globalSlot && state.Epoch > 0 {
 			change = newChange()
 		}
 		return invocation{slot, []string{s.key(slot, "u")}, []any{
-			i.id, strconv.FormatUint(i.kills.Epoch, 10), change, strconv.FormatInt(now.UnixMicro(), 10),
+			i.id, strconv.FormatUint(state.Epoch, 10), change, strconv.FormatInt(now.UnixMicro(), 10),
 		}}
 	}
 	for _, list := range [][]invocation{everyTag(end), {end(globalSlot)}} { // Mark looks at {g}

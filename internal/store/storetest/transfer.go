@@ -356,6 +356,10 @@ func transferRefused(h *harness) {
 			_, err := h.Invalidate(h.ctx, issuer, "somebody", "lost", act("device.invalidate"))
 			h.ok(err)
 		},
+		"a kill": func(h *harness) {
+			_, _, err := h.Kill(h.ctx, entry("k", everything), 0, act("kill"))
+			h.ok(err)
+		},
 		"an audit entry": func(h *harness) { h.ok(h.AppendAudit(h.ctx, act("something"))) },
 	} {
 		h.Run(name, func(t *testing.T) {
