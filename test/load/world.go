@@ -169,7 +169,8 @@ func (w *world) dials(n int, next requests) []call {
 }
 
 // recorder is a TCP proxy before Vault that notes when each exchange on a
-// connection began and ended: from the first byte asked to the last byte answered.
+// connection began and ended: when the first byte of the question and the last of
+// the answer came.
 type recorder struct {
 	addr   string
 	target string
@@ -221,9 +222,10 @@ func (r *recorder) serve(client net.Conn) {
 				}
 				current = span{from: at}
 			}
-		}, nil)
+		})
 	}()
-	copyNoting(client, server, nil, func(at time.Time) {
+	// Noted before it is passed on: the next question may follow at once.
+	copyNoting(client, server, func(at time.Time) {
 		mu.Lock()
 		defer mu.Unlock()
 		current.to = at
@@ -235,20 +237,15 @@ func (r *recorder) serve(client net.Conn) {
 	}
 }
 
-// copyNoting copies and tells when each piece came and when it was passed on.
-func copyNoting(to io.Writer, from io.Reader, came, passed func(time.Time)) {
+// copyNoting copies and tells when each piece came.
+func copyNoting(to io.Writer, from io.Reader, came func(time.Time)) {
 	buf := make([]byte, 64<<10)
 	for {
 		n, err := from.Read(buf)
 		if n > 0 {
-			if came != nil {
-				came(time.Now())
-			}
+			came(time.Now())
 			if _, err := to.Write(buf[:n]); err != nil {
 				return
-			}
-			if passed != nil {
-				passed(time.Now())
 			}
 		}
 		if err != nil {
