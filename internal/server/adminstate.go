@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"time"
 
@@ -313,12 +314,7 @@ func (a *adminState) otherStore(d deployment) error {
 
 // had says whether the store once bore this id.
 func (d deployment) had(id string) bool {
-	for _, former := range d.GivenUp {
-		if former == id && id != "" {
-			return true
-		}
-	}
-	return id == d.Store && id != ""
+	return id != "" && (id == d.Store || slices.Contains(d.GivenUp[:], id))
 }
 
 // OpenEnrolment implements signer.AdminState.

@@ -66,34 +66,7 @@ func secondSees(h *harness) {
 	}
 }
 
-func secondJTI(h *harness) {
-	two := h.second()
-	h.enroll("thumb")
-	for range 5 {
-		a := h.call("thumb")
-		var accepted, replayed atomic.Int32
-		var wg sync.WaitGroup
-		for i := range 60 {
-			at := []*harness{h, two}[i%2]
-			wg.Go(func() {
-				_, err := at.Authorize(h.ctx, a)
-				var r *signer.RefusedError
-				switch {
-				case err == nil:
-					accepted.Add(1)
-				case errors.As(err, &r) && r.Why == "replayed":
-					replayed.Add(1)
-				default:
-					h.Errorf("authorize: %v", err)
-				}
-			})
-		}
-		wg.Wait()
-		if a, r := accepted.Load(), replayed.Load(); a != 1 || r != 59 {
-			h.Fatalf("of 60 calls with one jti %d were accepted and %d refused", a, r)
-		}
-	}
-}
+func secondJTI(h *harness) { h.raceForJTIs(60, h, h.second()) }
 
 func secondLimit(h *harness) {
 	two := h.second()
