@@ -31,7 +31,7 @@ func TestCase05UnsafeSignInLink(t *testing.T) {
 		s.run(name, func(*testing.T) {
 			for _, link := range links {
 				for _, member := range []string{"device-uri=", "device-complete-uri="} {
-					s.misbehave(member + link)
+					s.faults(member + link)
 					s.unsafeLink(a, member+link)
 				}
 			}
@@ -77,7 +77,7 @@ func TestCase05LinkVectors(t *testing.T) {
 				continue
 			}
 			tried++
-			s.misbehave("device-complete-uri=" + c.URL)
+			s.faults("device-complete-uri=" + c.URL)
 			if c.Want == "refused" {
 				s.unsafeLink(a, c.URL)
 				continue
@@ -134,7 +134,7 @@ func TestCase06Interval(t *testing.T) {
 			t.Parallel()
 			s := newSite(t, scaled(1), watchful) // an interval is stated in whole seconds
 			a := s.enrolled()
-			s.misbehave(spec)
+			s.faults(spec)
 			s.authorize(a, s.hurried(1500*time.Millisecond), agent.StatusDone, "", upcomingScope)
 			polls := s.polls()
 			if len(polls) != 1 {
@@ -150,7 +150,7 @@ func TestCase06SlowDown(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	a := s.enrolled()
-	s.misbehave("poll-slow-down*2", "device-interval=0")
+	s.faults("poll-slow-down*2", "device-interval=0")
 	s.authorize(a, s.person(), agent.StatusDone, "", upcomingScope)
 	at, polls := s.calls(egress.DeviceAuthorization)[0], s.polls()
 	if len(polls) != 3 {
@@ -168,7 +168,7 @@ func TestCase06RetryAfter(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, watchful)
 	a := s.enrolled()
-	s.misbehave("poll-429=90*1", "device-interval=0")
+	s.faults("poll-429=90*1", "device-interval=0")
 	var once sync.Once
 	s.watch = func(r egress.Request) {
 		if r.Purpose == egress.Token {
@@ -196,7 +196,7 @@ func TestCase07GrantRefused(t *testing.T) {
 		"grant-scope", "grant-signature",
 	} {
 		s.run(spec, func(t *testing.T) {
-			s.misbehave(spec)
+			s.faults(spec)
 			polls := len(s.polls())
 			c := s.person()
 			signIn := c.SignIn
@@ -237,9 +237,9 @@ func TestCase07GrantRefused(t *testing.T) {
 func TestCase08OneRefresh(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, refreshSoon)
-	s.misbehave("access-ttl=30")
+	s.faults("access-ttl=30")
 	a := s.granted(upcomingScope)
-	s.misbehave()
+	s.faults()
 	var wg sync.WaitGroup
 	for range 10 {
 		wg.Go(func() {
@@ -276,9 +276,9 @@ func refreshSoon(c *siteConfig) { c.agent.Params.RefreshAt = agent.Defaults().Re
 func TestCase08RefreshNarrows(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, refreshSoon)
-	s.misbehave("access-ttl=30")
+	s.faults("access-ttl=30")
 	a := s.granted(upcomingScope, pastScope)
-	s.misbehave("refresh-narrow=" + pastScope)
+	s.faults("refresh-narrow=" + pastScope)
 	past := agent.SendRequest{Message: "Show my past flights", Effect: "inspect", Scopes: []string{pastScope}}
 	r := s.send(a, owner(), past, agent.StatusNeedsUserAction, agent.ReasonSignInPending)
 	if len(s.refreshes()) != 1 || len(s.messages(past.Message)) != 0 {
@@ -298,9 +298,9 @@ func TestCase08RefreshNarrows(t *testing.T) {
 func TestCase08RefreshWidens(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, refreshSoon)
-	s.misbehave("access-ttl=30")
+	s.faults("access-ttl=30")
 	a := s.granted(upcomingScope)
-	s.misbehave("refresh-wide=" + cancelScope)
+	s.faults("refresh-wide=" + cancelScope)
 	s.send(a, s.person(), showFlights, agent.StatusNeedsUserAction, agent.ReasonRefreshWidened)
 	if len(s.refreshes()) != 1 || len(s.calls(egress.Message)) != 0 {
 		t.Errorf("%d refreshes, %d messages", len(s.refreshes()), len(s.calls(egress.Message)))
@@ -315,9 +315,9 @@ func TestCase08RefreshWidens(t *testing.T) {
 func TestCase08RefreshKeeps(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, refreshSoon)
-	s.misbehave("access-ttl=30")
+	s.faults("access-ttl=30")
 	a := s.granted(upcomingScope)
-	s.misbehave("access-ttl=30", "refresh-keep")
+	s.faults("access-ttl=30", "refresh-keep")
 	for range 2 {
 		s.send(a, s.person(), showFlights, agent.StatusReplied, "")
 	}

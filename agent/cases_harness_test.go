@@ -22,6 +22,7 @@ import (
 	"github.com/pactsigner/pactsigner/agent/egress"
 	"github.com/pactsigner/pactsigner/agent/sqlite"
 	"github.com/pactsigner/pactsigner/sandbox"
+	"github.com/pactsigner/pactsigner/sandbox/person"
 )
 
 // What the sandbox's airline can be asked, and the permissions for it.
@@ -137,7 +138,7 @@ func newSite(t *testing.T, change ...func(*siteConfig)) *site {
 	if err := os.WriteFile(filepath.Join(s.dir, "agent.db"), emptyStore(), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s.misbehave()
+	s.faults()
 	return s
 }
 
@@ -154,14 +155,14 @@ func (s *site) run(name string, test func(t *testing.T)) {
 // now is the clock of all three.
 func (s *site) now() time.Time { return time.Now().Add(time.Duration(s.jump.Load())) }
 
-// misbehave replaces the sandbox's misbehaviour. Sign-ins are polled as often as
+// faults replaces what faults the sandbox has. Sign-ins are polled as often as
 // the agent is ready to, unless a spec says otherwise.
-func (s *site) misbehave(specs ...string) {
+func (s *site) faults(specs ...string) {
 	s.t.Helper()
 	if !slices.ContainsFunc(specs, func(spec string) bool { return strings.HasPrefix(spec, "device-interval") }) {
 		specs = append(slices.Clone(specs), "device-interval=0")
 	}
-	if err := s.box.Misbehave(specs...); err != nil {
+	if err := s.box.SetFaults(specs...); err != nil {
 		s.t.Fatal(err)
 	}
 }
@@ -262,7 +263,7 @@ func (s *site) person() agent.Caller {
 	}
 	c.SignIn = func(ctx context.Context, v agent.SignIn) error {
 		s.saw(v)
-		_, err := sandbox.Person{Login: s.ready.Login}.AllowAll(ctx, v.Link.Reveal())
+		_, err := person.Person{Login: s.ready.Login}.AllowAll(ctx, v.Link.Reveal())
 		return err
 	}
 	c.Progress = func(e agent.Event) {

@@ -89,7 +89,7 @@ func TestCase02TokenEndpointElsewhere(t *testing.T) {
 		t.Run(spec, func(t *testing.T) {
 			t.Parallel()
 			s := newSite(t)
-			s.misbehave(spec)
+			s.faults(spec)
 			a := s.enrolled()
 			s.noWire(func() {
 				if v := s.discover(a); v.Supported || v.Reason != agent.ReasonDelegationCrossOrigin {
@@ -106,7 +106,7 @@ func TestCase02TokenEndpointElsewhere(t *testing.T) {
 			s := newSite(t)
 			a := s.granted(upcomingScope)
 			s.send(a, s.person(), showFlights, agent.StatusReplied, "")
-			s.misbehave(spec)
+			s.faults(spec)
 			s.noWire(func() {
 				if v := s.discover(a); v.Supported || v.Reason != agent.ReasonDelegationCrossOrigin {
 					t.Errorf("got %+v", v)
@@ -114,7 +114,7 @@ func TestCase02TokenEndpointElsewhere(t *testing.T) {
 				s.send(a, s.person(), showFlights, agent.StatusUnsupported, agent.ReasonCardChanged)
 			})
 			// DI-11: it may be a mistake, which ends no grant.
-			s.misbehave()
+			s.faults()
 			s.send(a, s.person(), showFlights, agent.StatusReplied, "")
 			if g := s.grant(a); g.State != "active" {
 				t.Errorf("grant %+v", g)
@@ -141,8 +141,8 @@ func TestCase03MetadataInvalid(t *testing.T) {
 				return list
 			}
 			before := records()
-			s.misbehave(spec, "card-name=Another name")
-			defer s.misbehave()
+			s.faults(spec, "card-name=Another name")
+			defer s.faults()
 			s.noWire(func() {
 				_, err := a.Discover(t.Context(), owner(), agent.DiscoverRequest{CardURL: s.air, Refresh: true})
 				if agent.ReasonOf(err) != agent.ReasonMetadataInvalid {
@@ -166,7 +166,7 @@ func TestCase03MetadataInvalid(t *testing.T) {
 		t.Parallel()
 		s := newSite(t)
 		a := s.enrolled()
-		s.misbehave("metadata-token-slash")
+		s.faults("metadata-token-slash")
 		s.noWire(func() { s.send(a, s.person(), showFlights, agent.StatusFailed, agent.ReasonMetadataInvalid) })
 		if list, err := a.Businesses(t.Context(), owner()); err != nil || len(list) != 0 {
 			t.Errorf("stored %+v, %v", list, err)

@@ -23,12 +23,12 @@ func TestCase09ConnectionLost(t *testing.T) {
 			s := newSite(t)
 			a := s.granted(upcomingScope, rebookScope)
 			first := s.send(a, s.person(), showFlights, agent.StatusReplied, "")
-			s.misbehave(spec)
+			s.faults(spec)
 			r := s.send(a, s.person(), in(rebookFlight, first.Conversation), agent.StatusUnknown, string(egress.Network))
 			if !strings.Contains(r.Detail, "Do not repeat it by another route") {
 				t.Errorf("detail %q", r.Detail)
 			}
-			s.misbehave()
+			s.faults()
 			if n := s.executed(rebookFlight.Message); n != ran {
 				t.Errorf("carried out %d times", n)
 			}
@@ -160,7 +160,7 @@ func TestCase11NoReplyYet(t *testing.T) {
 			s := newSite(t, scaled(scale))
 			a := s.granted(upcomingScope, rebookScope)
 			first := s.send(a, s.person(), agent.SendRequest{Message: "Is LK 204 on time?"}, agent.StatusReplied, "")
-			s.misbehave("no-reply")
+			s.faults("no-reply")
 			s.send(a, s.person(), in(req, first.Conversation), agent.StatusUnknown, agent.ReasonStillProcessing)
 			sent := s.messages(req.Message)
 			if len(sent) != 6 {
@@ -175,7 +175,7 @@ func TestCase11NoReplyYet(t *testing.T) {
 			if n := s.executed(req.Message); n > 1 {
 				t.Errorf("carried out %d times", n)
 			}
-			s.misbehave()
+			s.faults()
 			if req.Effect == "change" {
 				s.noWire(func() {
 					s.send(a, s.person(), req, agent.StatusBlocked, agent.ReasonUnresolved)
@@ -214,10 +214,10 @@ func TestCase12Receipts(t *testing.T) {
 		s.run(c.name, func(t *testing.T) {
 			first := s.send(a, s.person(), showFlights, agent.StatusReplied, "")
 			if c.spec != "" {
-				s.misbehave(c.spec)
+				s.faults(c.spec)
 			}
 			r := s.send(a, s.person(), in(rebookFlight, first.Conversation), agent.StatusReplied, "")
-			s.misbehave()
+			s.faults()
 			if r.Evidence == nil || r.Evidence.Verdict != c.verdict || c.issue != "" && !slices.Contains(r.Evidence.Issues, c.issue) {
 				t.Fatalf("evidence %+v", r.Evidence)
 			}
@@ -274,12 +274,12 @@ func TestCase13DescriptionChanges(t *testing.T) {
 	s := newSite(t)
 	a := s.enrolled()
 	view := "card-scope-text=" + upcomingScope + ":View orders"
-	s.misbehave(view)
+	s.faults(view)
 	s.authorize(a, s.person(), agent.StatusDone, "", upcomingScope)
 	before := s.discover(a)
 	s.send(a, s.person(), showFlights, agent.StatusReplied, "")
 
-	s.misbehave(view, "card-name=Larkline Airways")
+	s.faults(view, "card-name=Larkline Airways")
 	cosmetic := s.discover(a)
 	if cosmetic.Name != "Larkline Airways" || cosmetic.Fingerprint == before.Fingerprint || cosmetic.Security != before.Security || cosmetic.Revision != before.Revision {
 		t.Errorf("was %+v\nis  %+v", before, cosmetic)
@@ -289,7 +289,7 @@ func TestCase13DescriptionChanges(t *testing.T) {
 	}
 	s.send(a, owner(), showFlights, agent.StatusReplied, "")
 
-	s.misbehave("card-scope-text="+upcomingScope+":Cancel orders", "card-name=Larkline Airways")
+	s.faults("card-scope-text="+upcomingScope+":Cancel orders", "card-name=Larkline Airways")
 	after := s.discover(a)
 	if after.Revision != before.Revision+1 || after.Security == before.Security {
 		t.Errorf("was %+v\nis  %+v", before, after)

@@ -22,6 +22,7 @@ import (
 	"github.com/pactsigner/pactsigner/agent/egress"
 	"github.com/pactsigner/pactsigner/agent/sqlite"
 	"github.com/pactsigner/pactsigner/sandbox"
+	"github.com/pactsigner/pactsigner/sandbox/person"
 )
 
 // market is what the processes under test talk to, over real sockets: a signer,
@@ -180,13 +181,13 @@ func openProfile(dir string, params agent.Params, e *events) (*agent.Agent, func
 }
 
 // person is the owner at a terminal, who agrees to everything.
-func person(login sandbox.Login) agent.Caller {
+func signsIn(login person.Login) agent.Caller {
 	c := owner()
 	c.Human = agent.HumanInteractive
 	c.Approve = func(context.Context, agent.ApprovalRequest) (bool, error) { return true, nil }
 	c.SignIn = func(ctx context.Context, s agent.SignIn) error {
 		// A link that was used is no reason to stop: what counts is what polling brings.
-		if _, err := (sandbox.Person{Login: login}).AllowAll(ctx, s.Link.Reveal()); err != nil && !errors.Is(err, sandbox.ErrPage) {
+		if _, err := (person.Person{Login: login}).AllowAll(ctx, s.Link.Reveal()); err != nil && !errors.Is(err, person.ErrPage) {
 			return err
 		}
 		return nil
@@ -365,7 +366,7 @@ func (c *crashed) settled() (change *agent.MessageView) {
 
 // finish has the change carried out, as an owner who looks first would.
 func (c *crashed) finish(change *agent.MessageView, scopes ...string) {
-	ctx, who := context.Background(), person(c.ready.Login)
+	ctx, who := context.Background(), signsIn(c.ready.Login)
 	if n := c.executed(c.text); n > 0 && (change == nil || change.State == "cancelled") {
 		c.errorf("carried out, and the journal says %+v", change)
 	}
@@ -442,7 +443,7 @@ func TestKilledAtEveryStepOfASignIn(t *testing.T) {
 	t.Parallel()
 	m := newMarket(t, nil)
 	m.walk(job{Do: "authorize", Scopes: []string{mayRead}, meets: []string{"sign-in pending", "sign-in granted", "grant active", "resumed", "spent"}}, nil, func(c *crashed) {
-		ctx, who := context.Background(), person(c.ready.Login)
+		ctx, who := context.Background(), signsIn(c.ready.Login)
 		c.settled()
 		if c.ended && !c.met["grant active"] {
 			c.errorf("the last one left %v", c.met)
@@ -489,7 +490,7 @@ func TestKilledAtEveryStepOfARefresh(t *testing.T) {
 	}}, func(c *crashed) {
 		a, done := m.open(c.dir)
 		defer done()
-		r, err := a.Authorize(context.Background(), person(m.ready.Login), agent.AuthorizeRequest{Business: m.card, Scopes: []string{mayCancel}})
+		r, err := a.Authorize(context.Background(), signsIn(m.ready.Login), agent.AuthorizeRequest{Business: m.card, Scopes: []string{mayCancel}})
 		if err != nil || r.Status != agent.StatusDone {
 			c.errorf("authorize: %+v, %v", r, err)
 		}
@@ -583,7 +584,7 @@ func work(spec string) error {
 		e.tell(report{Event: "ready"})
 		e.line()
 	}
-	ctx, who := context.Background(), person(sandbox.Login{Email: j.Login.Email, Password: j.Login.Password})
+	ctx, who := context.Background(), signsIn(person.Login{Email: j.Login.Email, Password: j.Login.Password})
 	signIn := who.SignIn
 	who.SignIn = func(ctx context.Context, s agent.SignIn) error {
 		e.tell(report{Event: "shown", What: s.Authorization})

@@ -327,7 +327,7 @@ func TestProcessesShareARefresh(t *testing.T) {
 	m := newMarket(t, nil)
 	m.params.RefreshAt = agent.Defaults().RefreshAt
 	dir, a := m.newProfile()
-	if r, err := a.Authorize(t.Context(), person(m.ready.Login), agent.AuthorizeRequest{Business: m.card, Scopes: []string{mayRead}}); err != nil || r.Status != agent.StatusDone {
+	if r, err := a.Authorize(t.Context(), signsIn(m.ready.Login), agent.AuthorizeRequest{Business: m.card, Scopes: []string{mayRead}}); err != nil || r.Status != agent.StatusDone {
 		t.Fatalf("%+v, %v", r, err)
 	}
 	edit(t, dir, `UPDATE grants SET data = CAST(json_set(CAST(data AS TEXT), '$.TokenExpires', ?) AS BLOB)`, time.Now().Add(30*time.Second).UTC().Format(time.RFC3339Nano))
@@ -401,7 +401,7 @@ func TestAKilledStartHoldsNobodyUp(t *testing.T) {
 	}
 	_ = p.cmd.Wait()
 	began := time.Now()
-	r, err := a.Authorize(t.Context(), person(m.ready.Login), agent.AuthorizeRequest{Business: m.card, Scopes: []string{mayRead}})
+	r, err := a.Authorize(t.Context(), signsIn(m.ready.Login), agent.AuthorizeRequest{Business: m.card, Scopes: []string{mayRead}})
 	if took := time.Since(began); err != nil || r.Status != agent.StatusDone || took > m.params.PollLease/2 {
 		t.Errorf("after %v: %+v, %v", took, r, err)
 	}

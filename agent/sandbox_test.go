@@ -10,6 +10,7 @@ import (
 	"github.com/pactsigner/pactsigner/agent"
 	"github.com/pactsigner/pactsigner/agent/sqlite"
 	"github.com/pactsigner/pactsigner/sandbox"
+	"github.com/pactsigner/pactsigner/sandbox/person"
 )
 
 // The straight path over real sockets, against a business that is not made of
@@ -48,7 +49,7 @@ func TestSandbox(t *testing.T) {
 	approvals := 0
 	c.Approve = func(context.Context, agent.ApprovalRequest) (bool, error) { approvals++; return true, nil }
 	c.SignIn = func(ctx context.Context, s agent.SignIn) error {
-		_, err := sandbox.Person{Login: ready.Login}.AllowAll(ctx, s.Link.Reveal())
+		_, err := person.Person{Login: ready.Login}.AllowAll(ctx, s.Link.Reveal())
 		return err
 	}
 	if v, err := a.Enroll(ctx, c, agent.EnrollRequest{SignerURL: pa.URL}); err != nil || !v.Development {

@@ -18,6 +18,7 @@ import (
 	"github.com/pactsigner/pactsigner/agent"
 	"github.com/pactsigner/pactsigner/agent/egress"
 	"github.com/pactsigner/pactsigner/sandbox"
+	"github.com/pactsigner/pactsigner/sandbox/person"
 )
 
 // What other providers do, and no send may break by.
@@ -36,7 +37,7 @@ func TestToleratesLoginElsewhere(t *testing.T) {
 	}))
 	defer login.Close()
 	link := strings.Replace(login.URL, "127.0.0.1", "localhost", 1) + "/device"
-	s.misbehave("device-uri="+link, "device-complete-uri="+link)
+	s.faults("device-uri="+link, "device-complete-uri="+link)
 	c := s.person()
 	signIn := c.SignIn
 	c.SignIn = func(ctx context.Context, v agent.SignIn) error {
@@ -55,7 +56,7 @@ func TestToleratesIntervalOfThree(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, watchful)
 	a := s.enrolled()
-	s.misbehave("device-interval=3")
+	s.faults("device-interval=3")
 	s.authorize(a, s.hurried(2500*time.Millisecond), agent.StatusDone, "", upcomingScope)
 	s.waited("polled", s.calls(egress.DeviceAuthorization)[0], s.polls()[0], 3*time.Second)
 }
@@ -65,7 +66,7 @@ func TestToleratesCardOfFiveMinutes(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	a := s.enrolled()
-	s.misbehave("card-max-age=300")
+	s.faults("card-max-age=300")
 	v := s.discover(a)
 	if life := v.Expires.Sub(v.Fetched); life != 300*time.Second {
 		t.Errorf("good for %v", life)
@@ -93,7 +94,7 @@ func TestToleratesContextsAndMediaTypes(t *testing.T) {
 			t.Parallel()
 			s := newSite(t)
 			a := s.enrolled()
-			s.misbehave(specs...)
+			s.faults(specs...)
 			r := s.send(a, s.person(), agent.SendRequest{Message: "Rebook my next flight", Effect: "change"}, agent.StatusReplied, "")
 			s.send(a, s.person(), in(isOnTime, r.Conversation), agent.StatusReplied, "")
 			if r.Evidence == nil || r.Evidence.Verdict != agent.VerdictVerified {
@@ -126,7 +127,7 @@ func TestToleratesTwoBearerSchemes(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	a := s.enrolled()
-	s.misbehave("card-second-scheme")
+	s.faults("card-second-scheme")
 	if v := s.discover(a); !v.Supported || v.Profile != agent.ProfileDelegated {
 		t.Errorf("got %+v", v)
 	}
@@ -154,7 +155,7 @@ func TestToleratesStepUps(t *testing.T) {
 			t.Parallel()
 			s := newSite(t)
 			a := s.enrolled()
-			s.misbehave(c.specs...)
+			s.faults(c.specs...)
 			r := s.send(a, s.person(), isOnTime, agent.StatusReplied, "")
 			if r.Evidence == nil || r.Evidence.Verdict != agent.VerdictVerified {
 				t.Errorf("evidence %+v", r.Evidence)
@@ -178,7 +179,7 @@ func TestToleratesStepUps(t *testing.T) {
 				return
 			}
 			// A change after it: its introduction is asked for permissions as well.
-			s.misbehave(c.specs...)
+			s.faults(c.specs...)
 			s.send(a, s.person(), agent.SendRequest{Message: "Rebook my next flight", Effect: "change"}, agent.StatusReplied, "")
 			if n := s.executed("Rebook my next flight"); n != 1 {
 				t.Errorf("the change was carried out %d times", n)
@@ -195,7 +196,7 @@ func TestToleratesMoreThanWasAsked(t *testing.T) {
 		t.Parallel()
 		s := newSite(t)
 		a := s.enrolled()
-		s.misbehave("grant-extra=" + cancelScope)
+		s.faults("grant-extra=" + cancelScope)
 		r := s.send(a, s.person(), agent.SendRequest{Message: "Show my upcoming flights", Effect: "inspect"}, agent.StatusReplied, "")
 		if len(s.asked) != 1 || !s.asked[0].Exceeds || s.asked[0].Effect != agent.EffectInspect || !slices.Contains(ids(s.asked[0].TokenScopes), cancelScope) {
 			t.Errorf("asked %+v", s.asked)
@@ -235,7 +236,7 @@ func TestToleratesStillRunning(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	a := s.granted(rebookScope)
-	s.misbehave("still-running")
+	s.faults("still-running")
 	plain := s.send(a, s.person(), isOnTime, agent.StatusReplied, "")
 	if plain.Evidence != nil || !strings.Contains(plain.Reply, "still work") {
 		t.Errorf("got %+v", plain)
@@ -248,7 +249,7 @@ func TestToleratesStillRunning(t *testing.T) {
 	if err != nil || len(v.Actions) != 0 || len(v.ScopesUsed) != 0 {
 		t.Errorf("receipt %+v, %v", v, err)
 	}
-	s.misbehave()
+	s.faults()
 	s.send(a, s.person(), in(isOnTime, change.Conversation), agent.StatusReplied, "")
 }
 
@@ -260,7 +261,7 @@ func TestToleratesStoredReply(t *testing.T) {
 	s := newSite(t)
 	a := s.granted(upcomingScope, rebookScope)
 	first := s.send(a, s.person(), showFlights, agent.StatusReplied, "")
-	s.misbehave("no-reply*2")
+	s.faults("no-reply*2")
 	r := s.send(a, s.person(), in(rebookFlight, first.Conversation), agent.StatusReplied, "")
 	if r.Evidence == nil || r.Evidence.Verdict != agent.VerdictVerified {
 		t.Errorf("evidence %+v", r.Evidence)
@@ -272,9 +273,9 @@ func TestToleratesStoredReply(t *testing.T) {
 
 	lost := agent.SendRequest{Message: "Cancel my next flight", Effect: "change", Scopes: []string{cancelScope}}
 	s.authorize(a, s.person(), agent.StatusDone, "", cancelScope)
-	s.misbehave("drop-after")
+	s.faults("drop-after")
 	s.send(a, s.person(), in(lost, first.Conversation), agent.StatusUnknown, string(egress.Network))
-	s.misbehave()
+	s.faults()
 	again, err := a.Reconcile(t.Context(), s.person(), agent.ReconcileRequest{Conversation: first.Conversation})
 	s.expect("reconcile", again, err, agent.StatusReplied, "")
 	if again.Evidence == nil || again.Evidence.Verdict != agent.VerdictVerified {
@@ -295,7 +296,7 @@ func TestToleratesSlowGrants(t *testing.T) {
 			t.Parallel()
 			s := newSite(t)
 			a := s.enrolled()
-			s.misbehave(spec)
+			s.faults(spec)
 			s.send(a, s.person(), showFlights, agent.StatusReplied, "")
 			if n := len(s.polls()); n != 3 {
 				t.Errorf("%d polls", n)
@@ -312,7 +313,7 @@ func TestToleratesLimitedStart(t *testing.T) {
 		t.Parallel()
 		s := newSite(t, func(c *siteConfig) { c.agent.Params.RateWaitMax = agent.MaxRetryAfter })
 		a := s.enrolled()
-		s.misbehave("device-429=60*1")
+		s.faults("device-429=60*1")
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()
 		c, wait := s.person(), time.Duration(0)
@@ -335,7 +336,7 @@ func TestToleratesLimitedStart(t *testing.T) {
 		const most = 300 * time.Millisecond
 		s := newSite(t, func(c *siteConfig) { c.agent.Params.RateWaitMax = most })
 		a := s.enrolled()
-		s.misbehave("device-429=60*1")
+		s.faults("device-429=60*1")
 		s.send(a, s.person(), showFlights, agent.StatusReplied, "")
 		starts := s.calls(egress.DeviceAuthorization)
 		if len(starts) != 2 {
@@ -350,9 +351,9 @@ func TestToleratesLimitedStart(t *testing.T) {
 func TestToleratesShortTokens(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, refreshSoon)
-	s.misbehave("access-ttl=20")
+	s.faults("access-ttl=20")
 	a := s.granted(upcomingScope)
-	s.misbehave("access-ttl=20")
+	s.faults("access-ttl=20")
 	for range 3 {
 		r := s.send(a, s.person(), showFlights, agent.StatusReplied, "")
 		if r.Evidence == nil || r.Evidence.Verdict != agent.VerdictVerified {
@@ -415,7 +416,7 @@ func TestToleratesErrorEnvelopes(t *testing.T) {
 		s := newSite(t)
 		a := s.enrolled()
 		bye := s.send(a, s.person(), agent.SendRequest{Message: "Goodbye", Effect: "inspect"}, agent.StatusReplied, "")
-		s.misbehave("envelope-bare*1")
+		s.faults("envelope-bare*1")
 		s.send(a, s.person(), in(isOnTime, bye.Conversation), agent.StatusFailed, "business_error")
 		s.send(a, s.person(), in(isOnTime, bye.Conversation), agent.StatusReplied, "") // a fresh context
 	})
@@ -460,7 +461,7 @@ func TestToleratesCards(t *testing.T) {
 			}
 			s := newSite(t, change)
 			a := s.enrolled()
-			s.misbehave(c.specs...)
+			s.faults(c.specs...)
 			s.air = c.card(s)
 			v := s.discover(a)
 			if want := c.chain(s, s.air); !v.Supported || !slices.Equal(v.Chain, want) || v.InterfaceURL != s.iface {
@@ -492,12 +493,12 @@ func TestToleratesConsentOnLoopback(t *testing.T) {
 		t.Parallel()
 		s := newSite(t)
 		a := s.enrolled()
-		s.misbehave("device-uri=https://127.0.0.1:8443/consent", "device-complete-uri="+link)
+		s.faults("device-uri=https://127.0.0.1:8443/consent", "device-complete-uri="+link)
 		c := s.person()
 		c.SignIn = func(ctx context.Context, v agent.SignIn) error {
 			s.saw(v)
 			// Nobody is there; the same code works at the page that is.
-			_, err := sandbox.Person{Login: s.ready.Login}.AllowAll(ctx, s.iface+"/oauth/consent?user_code="+url.QueryEscape(v.UserCode.Reveal()))
+			_, err := person.Person{Login: s.ready.Login}.AllowAll(ctx, s.iface+"/oauth/consent?user_code="+url.QueryEscape(v.UserCode.Reveal()))
 			return err
 		}
 		s.send(a, c, showFlights, agent.StatusReplied, "")

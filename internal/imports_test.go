@@ -16,7 +16,7 @@ const module = "github.com/pactsigner/pactsigner/"
 // the longest listed prefix of a package's path. Tests may import more.
 var mayImport = map[string][]string{
 	"cmd/signer":      {"internal/build", "internal/config", "internal/server", "internal/store", "signer", "custody", "rotation"},
-	"cmd/pactctl":     {"agent", "sandbox", "proto", "signer", "internal/build", "internal/config", "internal/server", "internal/audit", "jwks"},
+	"cmd/pactctl":     {"agent", "sandbox", "sandbox/person", "conformance", "proto", "signer", "internal/build", "internal/config", "internal/server", "internal/audit", "jwks"},
 	"internal/server": {"internal/config", "internal/store", "internal/audit", "signer", "custody", "jwks", "rotation", "killswitch", "proto"},
 	"internal/config": {"signer", "rotation", "killswitch"},
 	"internal/store":  {"signer", "rotation", "killswitch", "internal/audit"},
@@ -29,7 +29,9 @@ var mayImport = map[string][]string{
 	"rotation":        {"custody", "jwks"},
 	"killswitch":      {"internal/audit"},
 	"agent":           {"jwks"},
-	"sandbox":         {"jwks"},
+	"sandbox":         {"sandbox/person", "jwks"},
+	"sandbox/person":  {},
+	"conformance":     {"sandbox/person", "jwks"},
 }
 
 // part returns the part of the house that a package of ours belongs to.

@@ -64,15 +64,30 @@ type errorDetail struct {
 	Domain string `json:"domain"`
 }
 
+// Error is for whoever returns the refusal as an error.
+func (e *a2aError) Error() string { return e.reason + ": " + e.message }
+
+// failA2A answers with the refusal that err is. What is none is our failure: it is
+// logged, and the caller is told no more than that.
+func (s *Sandbox) failA2A(w http.ResponseWriter, err error) {
+	var refusal *a2aError
+	if !errors.As(err, &refusal) || errors.Is(err, errStore) {
+		s.log.Error("request failed", "error", err)
+		refusal = errInternal
+	}
+	refusal.write(w)
+}
+
 func (e *a2aError) write(w http.ResponseWriter) {
 	status := errorStatus{
 		Code: e.status, Status: e.code, Message: e.message,
 		Details: []errorDetail{{Type: "type.googleapis.com/google.rpc.ErrorInfo", Reason: e.reason, Domain: "a2a-protocol.org"}},
 	}
-	if bare, ok := w.(*bareErrors); ok && bare.take() {
-		status.Details = nil
+	contentType := typeA2A
+	if spoiled, ok := w.(*spoiledErrors); ok {
+		contentType = spoiled.envelope(&status)
 	}
-	writeJSON(w, e.status, typeA2A, errorBody{status})
+	writeJSON(w, e.status, contentType, errorBody{status})
 }
 
 // writeJSON answers with a value of ours, which always encodes.
@@ -110,14 +125,28 @@ func mediaType(header string) string {
 
 // listTasks answers GET tasks: there never are any, a turn is done when it is
 // answered.
-func listTasks(w http.ResponseWriter, r *http.Request) {
-	size := 50
-	if sizes, ok := r.URL.Query()["pageSize"]; ok {
-		var valid bool
-		if size, valid = parsePageSize(sizes); !valid {
+func (s *Sandbox) listTasks(w http.ResponseWriter, r *http.Request, _ *business, _ caller) {
+	ctx, size := r.Context(), 50
+	for name, values := range r.URL.Query() {
+		if name != "pageSize" {
+			if s.faults.hit(ctx, "strict-query") {
+				invalidParams("Unknown parameter").write(w)
+				return
+			}
+			continue
+		}
+		wanted, valid := parsePageSize(values)
+		if !valid && !s.lax(ctx, "lax-page-size") {
 			invalidParams("Invalid pageSize").write(w)
 			return
 		}
+		if valid {
+			size = wanted
+		}
+	}
+	if s.faults.hit(ctx, "tasks-shape") {
+		writeJSON(w, http.StatusOK, typeA2A, []struct{}{})
+		return
 	}
 	writeJSON(w, http.StatusOK, typeA2A, struct {
 		Tasks         []struct{} `json:"tasks"`

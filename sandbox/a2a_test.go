@@ -249,24 +249,26 @@ func TestContextsAreBound(t *testing.T) {
 }
 
 func TestOldestConversationMakesRoom(t *testing.T) {
-	s := newStore(Defaults())
+	s := openStore(t, "")
 	at := time.Unix(1_800_000_000, 0)
 	p := party{MarrowID, caller{"http://localhost", "u"}}
-	var first *conversation
+	var first string
 	for i := range maxConversations + 1 {
-		c, _, refusal := s.begin(p, "", "m", "", at.Add(time.Duration(i)))
-		if refusal != nil {
-			t.Fatal(refusal)
+		id, _, err := s.begin(t.Context(), p, "", "m", "", at.Add(time.Duration(i)))
+		if err != nil {
+			t.Fatal(err)
 		}
 		if i == 0 {
-			first = c
+			first = id
 		}
 	}
-	if len(s.conversations) != maxConversations {
-		t.Errorf("%d conversations", len(s.conversations))
+	for _, table := range []string{"conversations", "messages"} {
+		if n := s.count(t, table); n != maxConversations {
+			t.Errorf("%d %s", n, table)
+		}
 	}
-	if _, _, refusal := s.begin(p, first.id, "m2", "", at); refusal == nil {
-		t.Error("the oldest is still there")
+	if _, _, err := s.begin(t.Context(), p, first, "m2", "", at); !errors.Is(err, errUnknownContext) {
+		t.Errorf("the oldest is still there: %v", err)
 	}
 }
 

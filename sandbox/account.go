@@ -5,11 +5,12 @@ import (
 	"crypto/rand"
 	"crypto/subtle"
 	"fmt"
-	"log/slog"
 	"strings"
 	"time"
 
 	"golang.org/x/crypto/argon2"
+
+	"github.com/pactsigner/pactsigner/sandbox/person"
 )
 
 // Account is a user who can sign in with the brands.
@@ -18,27 +19,8 @@ type Account struct {
 	ID string
 	// Name greets the user on the pages.
 	Name string
-	Login
+	person.Login
 }
-
-// Login is what a user signs in with. It prints without the password, and encodes
-// as JSON with it: the ready line is there to tell it.
-type Login struct {
-	Email    string `json:"email"`
-	Password string `json:"password"`
-}
-
-// String leaves the password out.
-func (l Login) String() string { return l.Email + " [redacted]" }
-
-// GoString leaves the password out.
-func (l Login) GoString() string { return l.String() }
-
-// Format leaves the password out, whatever the verb.
-func (l Login) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(l.String())) }
-
-// LogValue leaves the password out.
-func (l Login) LogValue() slog.Value { return slog.StringValue(l.String()) }
 
 // account is an Account as kept.
 type account struct {
@@ -55,6 +37,7 @@ type passwordHash struct {
 const (
 	passwordMemory = 19 << 10 // KiB
 	passwordPasses = 2
+	minPassword    = 8   // bytes
 	maxPassword    = 256 // bytes
 )
 
@@ -75,30 +58,56 @@ func (h *passwordHash) fits(password string) bool {
 	return subtle.ConstantTimeCompare(h.derive(password), h.key[:]) == 1
 }
 
-// openAccounts keeps the configured accounts; without any it makes one.
+// drawPassword makes a password that can be typed: 74 random bits.
+func drawPassword() string {
+	const letters = "abcdefghjkmnpqrstuvwxyz23456789"
+	return randomLetters(letters, 5) + "-" + randomLetters(letters, 5) + "-" + randomLetters(letters, 5)
+}
+
+// hashPassword keeps a password: of 8 to maxPassword bytes.
+func hashPassword(password string, memory uint32) (passwordHash, error) {
+	h := newPasswordHash(memory)
+	if len(password) < minPassword || len(password) > maxPassword {
+		return h, fmt.Errorf("a password of %d to %d bytes is needed", minPassword, maxPassword)
+	}
+	copy(h.key[:], h.derive(password))
+	return h, nil
+}
+
+// openAccounts keeps the configured accounts; without any it makes two. It keeps the
+// owner's password beside them.
 func (s *Sandbox) openAccounts(cfg Config) error {
 	accounts := cfg.Accounts
 	if len(accounts) == 0 {
-		const letters = "abcdefghjkmnpqrstuvwxyz23456789"
-		password := randomLetters(letters, 5) + "-" + randomLetters(letters, 5) + "-" + randomLetters(letters, 5)
-		accounts = []Account{{ID: "lark-4471", Name: "Robin", Login: Login{Email: "robin@example.com", Password: password}}}
+		accounts = []Account{
+			{ID: "lark-4471", Name: "Robin", Login: person.Login{Email: "robin@example.com", Password: drawPassword()}},
+			{ID: "lark-5820", Name: "Sam", Login: person.Login{Email: "sam@example.com", Password: drawPassword()}},
+		}
 	}
 	memory := cmp.Or(cfg.PasswordMemory, passwordMemory)
 	ids := map[string]bool{}
 	for _, a := range accounts {
-		if a.ID == "" || a.Email == "" || len(a.Password) < 8 || len(a.Password) > maxPassword {
-			return fmt.Errorf("sandbox: Accounts: %q needs an ID, an Email and a Password of 8 to %d bytes", a.Email, maxPassword)
+		if a.ID == "" || a.Email == "" {
+			return fmt.Errorf("sandbox: Accounts: %q needs an ID and an Email", a.Email)
 		}
 		if ids[a.ID] || s.account(a.Email) != nil {
 			return fmt.Errorf("sandbox: Accounts: ID or Email of %q appears twice", a.Email)
 		}
 		ids[a.ID] = true
-		kept := &account{id: a.ID, name: a.Name, email: a.Email, password: newPasswordHash(memory)}
-		copy(kept.password.key[:], kept.password.derive(a.Password))
-		s.accounts = append(s.accounts, kept)
+		password, err := hashPassword(a.Password, memory)
+		if err != nil {
+			return fmt.Errorf("sandbox: Accounts: %q: %w", a.Email, err)
+		}
+		s.accounts = append(s.accounts, &account{id: a.ID, name: a.Name, email: a.Email, password: password})
+		s.announced = append(s.announced, a.Login)
 	}
 	s.noAccount = &account{password: newPasswordHash(memory)}
-	s.announced = accounts[0].Login
+
+	s.ownerLogin.Password = cmp.Or(cfg.OwnerPassword, drawPassword())
+	var err error
+	if s.ownerPassword, err = hashPassword(s.ownerLogin.Password, memory); err != nil {
+		return fmt.Errorf("sandbox: OwnerPassword: %w", err)
+	}
 	return nil
 }
 

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 // Brand is a business with an agent at this Provider.
@@ -24,9 +26,19 @@ type Brand struct {
 	// NotShared says, one sentence each, what no permission gives away; the
 	// consent page lists it.
 	NotShared []string
+	// Asks are messages that need a permission, and Closes one that ends a
+	// conversation: who tries the brand out can use them.
+	Asks   []Ask
+	Closes string
+	// StepUpFirst, if any, are the permissions that a turn without any delegation is
+	// asked for, whatever it says.
+	StepUpFirst []string
 	// Respond answers turns. It must be safe for concurrent use; its context does
 	// not end when the caller goes away. After an error the turn is never run again.
 	Respond func(context.Context, Turn) (Reply, error)
+
+	// close ends what still runs for Respond; nil: nothing does.
+	close func()
 }
 
 // Skill is a skill as cards state it.
@@ -44,6 +56,12 @@ type Scope struct {
 	Description string
 }
 
+// Ask is a message that the brand cannot answer without a permission.
+type Ask struct {
+	Scope string `json:"scope"`
+	Text  string `json:"text"`
+}
+
 // Turn is one message that a brand is to answer.
 type Turn struct {
 	// Issuer and Subject say which user's personal agent speaks.
@@ -54,6 +72,9 @@ type Turn struct {
 	// are empty without a delegation.
 	User   string
 	Scopes []string
+	// Memory is what the brand's last reply to this user left behind, nil at first and
+	// without a delegation. It is the same for all of the user's personal agents.
+	Memory jsontext.Value
 	// At is the time of the turn.
 	At time.Time
 }
@@ -71,6 +92,10 @@ type Reply struct {
 	// use of and the tools that ran.
 	Used    []string
 	Actions []Action
+	// Memory is what the brand's next turn with this user gets, stored together with
+	// the reply; nil leaves it as it is. Turns of one user run one at a time. Without a
+	// delegation, and with Missing, it is not kept.
+	Memory jsontext.Value
 	// Close ends the conversation after this reply.
 	Close bool
 }
@@ -106,7 +131,31 @@ func (b *Brand) validate() error {
 		}
 		seen[s.ID] = true
 	}
+	for _, first := range b.StepUpFirst {
+		if !seen[first] {
+			return fmt.Errorf("StepUpFirst: %q is not one of its scopes", first)
+		}
+	}
+	for _, ask := range b.Asks {
+		if !seen[ask.Scope] || strings.TrimSpace(ask.Text) == "" {
+			return fmt.Errorf("field Asks: %q needs a text and a scope of the brand, not %q", ask.Text, ask.Scope)
+		}
+	}
 	return nil
+}
+
+// askFirst has the brand ask for StepUpFirst before it looks at a turn.
+func (b *Brand) askFirst() {
+	first, respond := b.StepUpFirst, b.Respond
+	if len(first) == 0 {
+		return
+	}
+	b.Respond = func(ctx context.Context, t Turn) (Reply, error) {
+		if t.User == "" {
+			return Reply{Missing: first}, nil
+		}
+		return respond(ctx, t)
+	}
 }
 
 func (b *Brand) delegated() bool { return len(b.Scopes) > 0 }

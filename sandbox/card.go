@@ -32,6 +32,7 @@ type cardInterface struct {
 	URL             string `json:"url"`
 	ProtocolBinding string `json:"protocolBinding"`
 	ProtocolVersion string `json:"protocolVersion"`
+	Tenant          string `json:"tenant,omitempty"` // of card-tenant
 }
 
 type cardProvider struct {
@@ -43,6 +44,13 @@ type cardCapabilities struct {
 	Streaming         bool `json:"streaming"`
 	PushNotifications bool `json:"pushNotifications"`
 	ExtendedAgentCard bool `json:"extendedAgentCard"`
+
+	Extensions []cardExtension `json:"extensions,omitempty"` // of card-extension
+}
+
+type cardExtension struct {
+	URI      string `json:"uri"`
+	Required bool   `json:"required"`
 }
 
 type cardSchemes struct {
@@ -69,7 +77,7 @@ type cardDelegation struct {
 				Scopes                 orderedScopes `json:"scopes"`
 			} `json:"deviceCode"`
 		} `json:"flows"`
-		MetadataURL string `json:"oauth2MetadataUrl"`
+		MetadataURL string `json:"oauth2MetadataUrl,omitempty"`
 	} `json:"oauth2SecurityScheme"`
 }
 

@@ -16,12 +16,12 @@ import (
 	"github.com/go-json-experiment/json"
 )
 
-// ControlPath is where, at the Provider, a running sandbox is told to misbehave.
-const ControlPath = "/sandbox/misbehave"
+// ControlPath is where, at the Provider, a running sandbox is told which faults it has.
+const ControlPath = "/sandbox/faults"
 
-// Control is how a running sandbox is told to misbehave: POST {"specs": […]} to
-// URL with Token as bearer token does what [Sandbox.Misbehave] does, and GET
-// returns {"active": […], "switches": […]}. It prints without the token, and
+// Control is how a running sandbox is told which faults it has: POST {"specs": […]} to
+// URL with Token as bearer token does what [Sandbox.SetFaults] does, and GET
+// returns {"active": […], "faults": [{"name", "about"}]}. It prints without the token, and
 // encodes as JSON with it: the ready line is there to tell it.
 type Control struct {
 	URL   string `json:"url"`
@@ -40,17 +40,17 @@ func (c Control) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(c.String())
 // LogValue leaves the token out.
 func (c Control) LogValue() slog.Value { return slog.StringValue(c.String()) }
 
-// controlTimeout bounds a call of Misbehave.
+// controlTimeout bounds a call of SetFaults.
 const controlTimeout = 10 * time.Second
 
-// Misbehave tells a running sandbox what [Sandbox.Misbehave] would, and returns
+// SetFaults tells a running sandbox what [Sandbox.SetFaults] would, and returns
 // what is on then. Errors do not hold the token.
-func (c Control) Misbehave(ctx context.Context, specs ...string) (active []string, err error) {
+func (c Control) SetFaults(ctx context.Context, specs ...string) (active []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, controlTimeout)
 	defer cancel()
 	body, err := json.Marshal(map[string][]string{"specs": specs})
 	if err != nil {
-		return nil, fmt.Errorf("sandbox: misbehave: a spec is not UTF-8: %w", err)
+		return nil, fmt.Errorf("sandbox: faults: a spec is not UTF-8: %w", err)
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.URL, bytes.NewReader(body))
 	if err != nil {
@@ -103,9 +103,9 @@ func (s *Sandbox) control(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	writeJSON(w, http.StatusOK, typeJSON, struct {
-		Active   []string       `json:"active"`
-		Switches []Misbehaviour `json:"switches"`
-	}{s.faults.active(), misbehaviours})
+		Active []string `json:"active"`
+		Faults []Fault  `json:"faults"`
+	}{s.faults.active(), allFaults})
 }
 
 // controlled does what the body of a POST says.
@@ -123,7 +123,7 @@ func (s *Sandbox) controlled(w http.ResponseWriter, r *http.Request) *oauthError
 	if json.Unmarshal(body, &in, json.RejectUnknownMembers(true)) != nil || in.Specs == nil {
 		return oauthFail("invalid_request", `The body must be {"specs": ["name", "name=value*N"]}; an empty list clears`)
 	}
-	if err := s.Misbehave(*in.Specs...); err != nil {
+	if err := s.SetFaults(*in.Specs...); err != nil {
 		return oauthFail("invalid_spec", err.Error())
 	}
 	return nil

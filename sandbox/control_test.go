@@ -15,7 +15,7 @@ import (
 func TestLostRepliesAreStored(t *testing.T) {
 	for _, spec := range []string{"drop-after*1", "no-reply*2"} {
 		t.Run(spec, func(t *testing.T) {
-			m := newMisbehaving(t)
+			m := newFaulty(t)
 			ran := len(m.sandbox.Executed())
 			send := func(context string) (answer, error) {
 				body := `{"message":{"messageId":"m1","role":"ROLE_USER","parts":[{"text":"Rebook me onto LK 318"}]` + context + `}}`
@@ -54,9 +54,9 @@ func TestLostRepliesAreStored(t *testing.T) {
 	}
 }
 
-// What a switch did to a receipt is stored, what it did on the way is not.
+// What a fault did to a receipt is stored, what it did on the way is not.
 func TestStoredReplyKeepsItsReceipt(t *testing.T) {
-	m := newMisbehaving(t)
+	m := newFaulty(t)
 	context, _ := m.reply(m.say(LarklineID, "m0", "", "hello", m.access))
 	m.on("receipt-bit", "reply-context", "reply-role-user")
 	sent := m.say(LarklineID, "m1", context, "hello", m.access)
@@ -71,9 +71,9 @@ func TestStoredReplyKeepsItsReceipt(t *testing.T) {
 	}
 }
 
-// The interval that a switch announces is not held against anybody.
+// The interval that a fault announces is not held against anybody.
 func TestAnnouncedIntervalIsNotEnforced(t *testing.T) {
-	m := newMisbehaving(t)
+	m := newFaulty(t)
 	m.on("device-interval=1")
 	d := m.device(scopeUpcoming)
 	for range 3 {
@@ -82,7 +82,7 @@ func TestAnnouncedIntervalIsNotEnforced(t *testing.T) {
 }
 
 func TestControlEndpoint(t *testing.T) {
-	m := newMisbehaving(t)
+	m := newFaulty(t)
 	control := m.ready.Control
 	auth, jsonType := "Authorization: Bearer "+control.Token, "Content-Type: application/json"
 	for name, tc := range map[string]struct {
@@ -99,7 +99,7 @@ func TestControlEndpoint(t *testing.T) {
 		"not JSON":            {"POST", `{`, []string{auth, jsonType}, 400, "The body must be"},
 		"without specs":       {"POST", `{}`, []string{auth, jsonType}, 400, "an empty list clears"},
 		"with another member": {"POST", `{"specs":[],"x":1}`, []string{auth, jsonType}, 400, "The body must be"},
-		"a bad spec":          {"POST", `{"specs":["poll-error"]}`, []string{auth, jsonType}, 400, "write poll-error=CODE"},
+		"a bad spec":          {"POST", `{"specs":["poll-error="]}`, []string{auth, jsonType}, 400, "write poll-error=CODE"},
 	} {
 		a := m.do(tc.method, control.URL, tc.body, tc.headers...)
 		if a.status != tc.status || !strings.Contains(string(a.body), tc.why) || tc.why == "" && len(a.body) > 0 {
@@ -115,25 +115,29 @@ func TestControlEndpoint(t *testing.T) {
 	}
 	m.receipt()
 	var out struct {
-		Active   []string       `json:"active"`
-		Switches []Misbehaviour `json:"switches"`
+		Active []string `json:"active"`
+		Faults []struct {
+			Name  string `json:"name"`
+			About string `json:"about"`
+		} `json:"faults"`
 	}
-	if err := json.Unmarshal(m.do("GET", control.URL, "", auth).body, &out); err != nil {
+	if err := json.Unmarshal(m.do("GET", control.URL, "", auth).body, &out, json.RejectUnknownMembers(true)); err != nil {
 		t.Fatal(err)
 	}
-	if !slices.Equal(out.Active, []string{"receipt-bit*1", "card-name=x"}) || !slices.Equal(out.Switches, Misbehaviours()) {
+	all := Faults()
+	if !slices.Equal(out.Active, []string{"receipt-bit*1", "card-name=x"}) || len(out.Faults) != len(all) || out.Faults[3].Name != all[3].Name || out.Faults[3].About != all[3].About {
 		t.Errorf("got %+v", out)
 	}
 }
 
 func TestControlClient(t *testing.T) {
-	m := newMisbehaving(t)
+	m := newFaulty(t)
 	ctx, control := t.Context(), m.ready.Control
-	active, err := control.Misbehave(ctx, "slow=1*3")
+	active, err := control.SetFaults(ctx, "slow=1*3")
 	if err != nil || !slices.Equal(active, []string{"slow=1*3"}) {
 		t.Errorf("%q, %v", active, err)
 	}
-	if active, err := control.Misbehave(ctx); err != nil || len(active) != 0 {
+	if active, err := control.SetFaults(ctx); err != nil || len(active) != 0 {
 		t.Errorf("%q, %v", active, err)
 	}
 	wrong, stranger, gone := control, control, control
@@ -141,11 +145,11 @@ func TestControlClient(t *testing.T) {
 	stranger.URL = m.issuer.url + "/sandbox"
 	gone.URL = "http://127.0.0.1:1/sandbox"
 	for why, c := range map[string]Control{"draws a new one": wrong, "answered 404": stranger, "is it running there?": gone} {
-		if _, err := c.Misbehave(ctx); err == nil || !strings.Contains(err.Error(), why) || strings.Contains(err.Error(), c.Token) {
+		if _, err := c.SetFaults(ctx); err == nil || !strings.Contains(err.Error(), why) || strings.Contains(err.Error(), c.Token) {
 			t.Errorf("%v, want %q", err, why)
 		}
 	}
-	if _, err := control.Misbehave(ctx, "nope"); err == nil || !strings.Contains(err.Error(), `"nope": there is no such switch`) {
+	if _, err := control.SetFaults(ctx, "nope"); err == nil || !strings.Contains(err.Error(), `"nope": there is no such fault`) {
 		t.Errorf("%v", err)
 	}
 }

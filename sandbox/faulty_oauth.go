@@ -1,104 +1,23 @@
 package sandbox
 
 import (
+	"cmp"
+	"context"
 	"encoding/base64"
 	"errors"
 	"net/http"
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/go-json-experiment/json"
 )
 
-// elsewhere is where an "-origin" switch moves a URL of ours: to its value, else
-// to the brands' own domain.
-func (s *Sandbox) elsewhere(value, address string) string {
-	if value != "" {
-		return value
-	}
-	other := s.brandURL
-	if other == s.publicURL {
-		other = "https://elsewhere.example"
-	}
-	return other + strings.TrimPrefix(address, s.publicURL)
-}
-
-// cardOf is a brand's card and how long it may be kept.
-func (s *Sandbox) cardOf(b *business) (body []byte, maxAge time.Duration, err error) {
-	if !s.faults.on("card-") {
-		return b.cardBody, s.params.MaxAge, nil
-	}
-	c := b.card(s.publicURL)
-	if d := c.SecuritySchemes.Delegation; d != nil {
-		flow := &d.OAuth2.Flows.DeviceCode
-		if v, on := s.faults.take("card-token-origin"); on {
-			flow.TokenURL = s.elsewhere(v, flow.TokenURL)
-		}
-		if v, on := s.faults.take("card-device-origin"); on {
-			flow.DeviceAuthorizationURL = s.elsewhere(v, flow.DeviceAuthorizationURL)
-		}
-		if v, on := s.faults.take("card-scope-text"); on {
-			id, text, _ := s.scopeText(v)
-			flow.Scopes = slices.Clone(flow.Scopes)
-			for i := range flow.Scopes {
-				if flow.Scopes[i].ID == id {
-					flow.Scopes[i].Description = text
-				}
-			}
-		}
-	}
-	if v, on := s.faults.take("card-name"); on {
-		c.Name = v
-	}
-	if _, on := s.faults.take("card-second-scheme"); on {
-		c.SecuritySchemes.Second = &c.SecuritySchemes.Identity
-		c.Requirements = slices.Insert(c.Requirements, 1, securityRequirement{Schemes: orderedSchemes{secondScheme}})
-	}
-	if _, on := s.faults.take("card-no-provider"); on {
-		c.Provider = nil
-	}
-	if body, err = json.Marshal(c); err != nil {
-		return nil, 0, err
-	}
-	if _, on := s.faults.take("card-malformed"); on {
-		body = body[:len(body)/2]
-	}
-	maxAge = s.params.MaxAge
-	if n, on := s.faults.number("card-max-age"); on {
-		maxAge = time.Duration(n) * time.Second
-	}
-	if _, on := s.faults.take("card-no-store"); on {
-		maxAge = -1
-	}
-	return body, maxAge, nil
-}
-
-// metadataOf is a brand's OAuth metadata, nil if it is as always.
-func (s *Sandbox) metadataOf(b *business) *metadata {
-	if !s.faults.on("metadata-") {
-		return nil
-	}
-	m := b.metadata()
-	if v, on := s.faults.take("metadata-jwks-origin"); on {
-		m.JWKSURI = s.elsewhere(v, m.JWKSURI)
-	}
-	if v, on := s.faults.take("metadata-issuer-origin"); on {
-		m.Issuer = s.elsewhere(v, m.Issuer)
-	}
-	if _, on := s.faults.take("metadata-token-slash"); on {
-		m.TokenEndpoint += "/"
-	}
-	return &m
-}
-
-// refuseSignIn answers a sign-in start by switch.
-func (s *Sandbox) refuseSignIn(w http.ResponseWriter) bool {
-	if n, on := s.faults.number("device-429"); on {
+// refuseSignIn answers a sign-in start by fault.
+func (s *Sandbox) refuseSignIn(ctx context.Context, w http.ResponseWriter) bool {
+	if n, on := s.faults.number(ctx, "device-429"); on {
 		tooMany(w, time.Duration(n)*time.Second)
 		return true
 	}
-	if code, on := s.faults.take("device-error"); on {
+	if code, on := s.faults.take(ctx, "device-error"); on {
 		oauthFail(code, "The sandbox was told so").write(w)
 		return true
 	}
@@ -115,44 +34,47 @@ type deviceAnswer struct {
 	Interval        int    `json:"interval"`
 }
 
-func (s *Sandbox) spoilDevice(d *deviceAnswer) {
-	if v, on := s.faults.take("device-uri"); on {
+func (s *Sandbox) spoilDevice(ctx context.Context, d *deviceAnswer) {
+	if v, on := s.faults.take(ctx, "device-uri"); on {
 		d.Verification = v
 	}
-	if v, on := s.faults.take("device-complete-uri"); on {
+	if v, on := s.faults.take(ctx, "device-complete-uri"); on {
 		d.VerificationAll = v
 	}
-	if _, on := s.faults.take("device-no-complete"); on {
+	if s.faults.hit(ctx, "device-foreign") {
+		d.Verification, d.VerificationAll = elsewhereOrigin+"/login", elsewhereOrigin+"/login?user_code="+d.UserCode
+	}
+	if _, on := s.faults.take(ctx, "device-no-complete"); on {
 		d.VerificationAll = ""
 	}
-	if n, on := s.faults.number("device-expires"); on {
+	if n, on := s.faults.number(ctx, "device-expires"); on {
 		d.ExpiresIn = n
 	}
 }
 
-// refuseToken answers the token endpoint by switch.
-func (s *Sandbox) refuseToken(w http.ResponseWriter, grantType string) bool {
+// refuseToken answers the token endpoint by fault.
+func (s *Sandbox) refuseToken(ctx context.Context, w http.ResponseWriter, grantType string) bool {
 	var code string
 	on := false
 	switch grantType {
 	case grantRefresh:
-		code, on = s.faults.take("refresh-error")
+		code, on = s.faults.take(ctx, "refresh-error")
 	case grantDeviceCode:
-		if n, on := s.faults.number("poll-429"); on {
+		if n, on := s.faults.number(ctx, "poll-429"); on {
 			tooMany(w, time.Duration(n)*time.Second)
 			return true
 		}
-		if n, on := s.faults.number("poll-status"); on {
+		if n, on := s.faults.number(ctx, "poll-status"); on {
 			w.Header().Set("Cache-Control", "no-store")
 			writeJSON(w, n, typeJSON, oauthFail("server_error", "The sandbox was told so"))
 			return true
 		}
-		if _, on = s.faults.take("poll-slow-down"); on {
+		if _, on = s.faults.take(ctx, "poll-slow-down"); on {
 			code = "slow_down"
-		} else if _, on = s.faults.take("poll-pending"); on {
+		} else if _, on = s.faults.take(ctx, "poll-pending"); on {
 			code = "authorization_pending"
 		} else {
-			code, on = s.faults.take("poll-error")
+			code, on = s.faults.take(ctx, "poll-error")
 		}
 	}
 	if on {
@@ -161,41 +83,84 @@ func (s *Sandbox) refuseToken(w http.ResponseWriter, grantType string) bool {
 	return on
 }
 
+// tokenType is the token_type of an answer.
+func (s *Sandbox) tokenType(ctx context.Context) string {
+	if s.faults.hit(ctx, "token-type") {
+		return "mac"
+	}
+	return "Bearer"
+}
+
 // tokenLife is how long a delegation token lives.
-func (s *Sandbox) tokenLife() time.Duration {
-	if n, on := s.faults.number("access-ttl"); on {
+func (s *Sandbox) tokenLife(ctx context.Context) time.Duration {
+	if n, on := s.faults.number(ctx, "access-ttl"); on {
 		return time.Duration(n) * time.Second
 	}
 	return s.params.TokenTTL
 }
 
 // spoilScopes changes what the answer of the token endpoint, and the token, give.
-func (s *Sandbox) spoilScopes(scopes []string, refreshed bool) []string {
+func (s *Sandbox) spoilScopes(ctx context.Context, b *business, scopes []string, refreshed bool) []string {
 	extra, narrow := "grant-extra", ""
 	if refreshed {
 		extra, narrow = "refresh-wide", "refresh-narrow"
 	}
-	if v, on := s.faults.take(narrow); on {
+	if v, on := s.faults.take(ctx, narrow); on {
+		v = cmp.Or(v, scopes[len(scopes)-1])
 		scopes = slices.DeleteFunc(slices.Clone(scopes), func(id string) bool { return id == v })
 	}
-	if v, on := s.faults.take(extra); on && !slices.Contains(scopes, v) {
-		scopes = append(slices.Clone(scopes), v)
+	if v, on := s.faults.take(ctx, extra); on {
+		if v = b.another(v, scopes); !slices.Contains(scopes, v) {
+			scopes = append(slices.Clone(scopes), v)
+		}
 	}
 	return scopes
 }
 
+// reused is the visit behind a secret of the pages that was used before. What was
+// decided with it can be decided anew.
+func (s *Sandbox) reused(ctx context.Context, secret, fault string) (visit, bool) {
+	was, ok := s.spent.Get(hashOf(secret))
+	if !ok || !s.lax(ctx, fault) {
+		return visit{}, false
+	}
+	if err := s.store.reopen(ctx, was.visit.userCode); err != nil {
+		s.log.Error("fault failed", "error", err)
+	}
+	return was.visit, true
+}
+
+// spoilConsent changes what the user is taken to have allowed.
+func (s *Sandbox) spoilConsent(ctx context.Context, asked, granted []string) []string {
+	switch {
+	case len(granted) == 0 && s.faults.hit(ctx, "nothing-allowed"):
+		return asked
+	case len(granted) < len(asked) && s.faults.hit(ctx, "grant-all"):
+		return asked
+	case len(granted) > 1 && s.faults.hit(ctx, "grant-less"):
+		return granted[:len(granted)-1]
+	}
+	return granted
+}
+
 // spoilClaims changes what the token alone says.
-func (s *Sandbox) spoilClaims(c *tokenClaims) {
-	if v, on := s.faults.take("grant-aud"); on {
+func (s *Sandbox) spoilClaims(ctx context.Context, c *tokenClaims, refreshed bool) {
+	if v, on := s.faults.take(ctx, "grant-aud"); on {
 		c.Audience = v
 	}
-	if v, on := s.faults.take("grant-client-id"); on {
+	if v, on := s.faults.take(ctx, "grant-client-id"); on {
 		c.ClientID = v
 	}
-	if v, on := s.faults.take("grant-iss"); on {
+	if s.faults.hit(ctx, "grant-no-id") {
+		c.GrantID = ""
+	}
+	if refreshed && s.faults.hit(ctx, "refresh-grant") {
+		c.GrantID = "a2agrant_" + newULID(s.now())
+	}
+	if v, on := s.faults.take(ctx, "grant-iss"); on {
 		c.Issuer = v
 	}
-	if _, on := s.faults.take("grant-scope"); on {
+	if _, on := s.faults.take(ctx, "grant-scope"); on {
 		scopes := strings.Fields(c.Scope)
 		if len(scopes) > 1 {
 			scopes = scopes[:len(scopes)-1]
@@ -209,9 +174,9 @@ func (s *Sandbox) spoilClaims(c *tokenClaims) {
 // strangeScope is a scope that no brand has.
 const strangeScope = "sandbox:not-asked-for"
 
-// spoilSignature flips the last bit of a JWS's signature if the switch is on.
-func (s *Sandbox) spoilSignature(name, compact string) string {
-	if _, on := s.faults.take(name); !on {
+// spoilSignature flips the last bit of a JWS's signature if the fault is on.
+func (s *Sandbox) spoilSignature(ctx context.Context, name, compact string) string {
+	if _, on := s.faults.take(ctx, name); !on {
 		return compact
 	}
 	at := strings.LastIndexByte(compact, '.') + 1
@@ -222,15 +187,15 @@ func (s *Sandbox) spoilSignature(name, compact string) string {
 
 var errToldTo = errors.New("the sandbox was told to refuse it")
 
-// refuseIdentity refuses a good PA-JWT by switch.
-func (s *Sandbox) refuseIdentity(h http.Header) error {
-	if _, on := s.faults.take("identity-401"); on {
+// refuseIdentity refuses a good PA-JWT by fault.
+func (s *Sandbox) refuseIdentity(ctx context.Context, h http.Header) error {
+	if _, on := s.faults.take(ctx, "identity-401"); on {
 		return errToldTo
 	}
-	if s.faults.on("replay-401") {
+	if s.faults.on(ctx, "replay-401") {
 		token, _, _ := bearer(h, "Authorization") // it was good
 		if s.faults.replayed(token) {
-			if _, on := s.faults.take("replay-401"); on {
+			if _, on := s.faults.take(ctx, "replay-401"); on {
 				return errToldTo
 			}
 		}

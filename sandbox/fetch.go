@@ -16,23 +16,35 @@ import (
 
 	"code.dny.dev/ssrf"
 	"github.com/go-json-experiment/json"
+	"github.com/hashicorp/golang-lru/v2"
 
 	"github.com/pactsigner/pactsigner/jwks"
 )
 
 const (
-	fetchTimeout = 10 * time.Second
-	fetchLimit   = 64 << 10 // bytes
+	fetchTimeout = 10 * time.Second // of one key set, discovery included
+	fetchLimit   = 64 << 10         // bytes
+	// failedSets is how many key sets that could not be had are remembered.
+	failedSets = 1024
 )
 
 // keyFetcher reads the JWKS of issuers, whoever they say they are: it follows no
 // redirect, connects to loopback for a URL that says loopback, and otherwise by
-// https to public addresses only.
+// https to public addresses only. A key set that could not be had is not asked for
+// again for a while.
 type keyFetcher struct {
 	loopback, public *http.Client
+	now              func() time.Time
+	retry            time.Duration
+	failed           *lru.Cache[string, failedFetch]
 }
 
-func newKeyFetcher() *keyFetcher {
+type failedFetch struct {
+	at  time.Time
+	err error
+}
+
+func newKeyFetcher(now func() time.Time, retry time.Duration) *keyFetcher {
 	client := func(control func(network, address string, c syscall.RawConn) error) *http.Client {
 		return &http.Client{
 			Timeout:       fetchTimeout,
@@ -50,7 +62,9 @@ func newKeyFetcher() *keyFetcher {
 		}
 		return nil
 	}
+	failed, _ := lru.New[string, failedFetch](failedSets) // fails only for a size under one
 	return &keyFetcher{
+		now: now, retry: retry, failed: failed,
 		loopback: client(onlyLoopback),
 		public:   client(ssrf.New(ssrf.WithAnyPort()).Safe),
 	}
@@ -61,10 +75,32 @@ func (f *keyFetcher) close() {
 	f.public.CloseIdleConnections()
 }
 
-// keySet reads the JWKS at a URL. Where an issuer has none at the well-known
-// place, its OpenID configuration may name one on the same origin.
+// keySet reads the JWKS at a URL, or repeats why it could not a moment ago.
 func (f *keyFetcher) keySet(ctx context.Context, rawURL string) ([]byte, error) {
+	if last, ok := f.failed.Get(rawURL); ok {
+		if since := f.now().Sub(last.at); since >= 0 && since < f.retry {
+			return nil, fmt.Errorf("sandbox: %v ago: %w", since.Round(time.Millisecond), last.err)
+		}
+	}
+	limited, cancel := context.WithTimeout(ctx, fetchTimeout)
+	defer cancel()
+	body, err := f.find(limited, rawURL)
+	switch {
+	case err == nil:
+		f.failed.Remove(rawURL)
+	case ctx.Err() == nil: // a caller that left says nothing about the issuer
+		f.failed.Add(rawURL, failedFetch{f.now(), err})
+	}
+	return body, err
+}
+
+// find reads the JWKS at a URL. Where an issuer has none at the well-known place, its
+// OpenID configuration may name one on the same origin.
+func (f *keyFetcher) find(ctx context.Context, rawURL string) ([]byte, error) {
 	body, err := f.get(ctx, rawURL)
+	if err == nil {
+		_, err = jwks.Parse(body)
+	}
 	issuer, wellKnown := strings.CutSuffix(rawURL, jwks.WellKnownPath)
 	if err == nil || !wellKnown {
 		return body, err
@@ -163,11 +199,4 @@ func originOf(raw string) string {
 		return ""
 	}
 	return u.Scheme + "://" + u.Host
-}
-
-// LoopbackIssuers allows every issuer that is the http or https origin of this
-// machine: what a sandbox for development takes.
-func LoopbackIssuers(issuer string) bool {
-	u, err := url.Parse(issuer)
-	return err == nil && originOf(issuer) == issuer && loopbackHost(u.Hostname())
 }

@@ -203,20 +203,21 @@ func TestIssuerFoundThroughDiscovery(t *testing.T) {
 }
 
 func TestLoopbackIssuers(t *testing.T) {
+	local := Issuers{Local: true}
 	for iss, want := range map[string]bool{
 		"http://127.0.0.1:4312": true, "http://localhost": true, "http://[::1]:80": true, "https://127.1.2.3": true,
 		"http://127.0.0.1:4312/": false, "http://127.0.0.1/x": false, "http://user@127.0.0.1": false,
 		"http://127.0.0.1#": false, "http://127.0.0.1?x": false, "http://169.254.169.254": false,
 		"http://localhost.example": false, "https://pa.example": false, "": false, "127.0.0.1": false, "ftp://localhost": false,
 	} {
-		if got := LoopbackIssuers(iss); got != want {
-			t.Errorf("%q: %v, want %v", iss, got, want)
+		if _, err := local.keys(iss, ""); (err == nil) != want {
+			t.Errorf("%q: %v, want %v", iss, err, want)
 		}
 	}
 }
 
 func TestKeyFetcherGoesNowhereElse(t *testing.T) {
-	f := newKeyFetcher()
+	f := newKeyFetcher(time.Now, time.Minute)
 	defer f.close()
 	redirect := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, "http://127.0.0.1:1/", http.StatusFound)
@@ -237,7 +238,7 @@ func TestKeyFetcherGoesNowhereElse(t *testing.T) {
 }
 
 func TestRegistration(t *testing.T) {
-	w := newWorld(t, func(c *Config) { c.Issuers = func(string) bool { return false } })
+	w := newWorld(t, func(c *Config) { c.Issuers = &Issuers{Local: true, Registered: true} })
 	address := w.ready.Provider + platformsPath
 	claims := func() map[string]any {
 		c := w.claims()

@@ -8,10 +8,10 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 // LarklineID is the brand id of Larkline Air.
@@ -28,7 +28,7 @@ const (
 // Larkline is an airline with delegation. Every user has two flights ahead of
 // start and two behind; rebooking and cancelling really change them.
 func Larkline(start time.Time) Brand {
-	air := &airline{start: start, bookings: map[string][]*booking{}}
+	air := &airline{start: start}
 	return Brand{
 		ID:          LarklineID,
 		Name:        "Larkline Air",
@@ -58,16 +58,20 @@ func Larkline(start time.Time) Brand {
 			"Your payment cards.",
 			"Your passport and contact details.",
 		},
+		Asks: []Ask{
+			{scopeUpcoming, "Show my upcoming flights."},
+			{scopeHistory, "Show my past flights."},
+			{scopeRebook, "Rebook my next flight."},
+			{scopeCancel, "Cancel my next flight."},
+		},
+		Closes:  "Goodbye.",
 		Respond: air.respond,
 	}
 }
 
-// airline is the little that Larkline Air knows.
+// airline is the little that Larkline Air knows: the rest is in its memory of a user.
 type airline struct {
 	start time.Time
-
-	mu       sync.Mutex
-	bookings map[string][]*booking // by user
 }
 
 type flight struct {
@@ -112,29 +116,67 @@ func findFlight(number string) *flight {
 	return nil
 }
 
-// of returns a user's bookings; the first time it makes them.
-func (a *airline) of(user string) []*booking {
-	if _, ok := a.bookings[user]; !ok {
-		sum := sha256.Sum256([]byte(user))
-		day := a.start.UTC().Truncate(24 * time.Hour)
-		for i, b := range []booking{
-			{flight: timetable[0], day: day.AddDate(0, -4, 0), seat: "7A"},
-			{flight: timetable[2], day: day.AddDate(0, -4, 6), seat: "7C"},
-			{flight: timetable[0], day: day.AddDate(0, 0, 9), seat: "14C"},
-			{flight: timetable[2], day: day.AddDate(0, 0, 16), seat: "11F"},
-		} {
-			b.ref = "LK"
-			for j := range 4 {
-				b.ref += string(userCodeLetters[int(sum[4*i+j])%len(userCodeLetters)])
-			}
-			a.bookings[user] = append(a.bookings[user], &b)
+// bookings are a user's.
+type bookings []*booking
+
+// first are the bookings that a user has to begin with.
+func (a *airline) first(user string) (mine bookings) {
+	sum := sha256.Sum256([]byte(user))
+	day := a.start.UTC().Truncate(24 * time.Hour)
+	for i, b := range []booking{
+		{flight: timetable[0], day: day.AddDate(0, -4, 0), seat: "7A"},
+		{flight: timetable[2], day: day.AddDate(0, -4, 6), seat: "7C"},
+		{flight: timetable[0], day: day.AddDate(0, 0, 9), seat: "14C"},
+		{flight: timetable[2], day: day.AddDate(0, 0, 16), seat: "11F"},
+	} {
+		b.ref = "LK"
+		for j := range 4 {
+			b.ref += string(userCodeLetters[int(sum[4*i+j])%len(userCodeLetters)])
 		}
+		mine = append(mine, &b)
 	}
-	return a.bookings[user]
+	return mine
 }
 
-func (a *airline) upcoming(user string, at time.Time) (ahead []*booking) {
-	for _, b := range a.of(user) {
+// remembered is a booking in the airline's memory of a user.
+type remembered struct {
+	Ref       string    `json:"ref"`
+	Flight    string    `json:"flight"`
+	Day       time.Time `json:"day"`
+	Seat      string    `json:"seat"`
+	Cancelled bool      `json:"cancelled"`
+}
+
+// recall returns the bookings of the user of a turn.
+func (a *airline) recall(t Turn) (mine bookings, err error) {
+	if t.Memory == nil {
+		return a.first(t.User), nil
+	}
+	var list []remembered
+	if err := json.Unmarshal(t.Memory, &list); err != nil {
+		return nil, fmt.Errorf("the bookings of %s: %w", t.User, err)
+	}
+	for _, r := range list {
+		f := findFlight(r.Flight)
+		if f == nil {
+			return nil, fmt.Errorf("the bookings of %s: no flight %q", t.User, r.Flight)
+		}
+		mine = append(mine, &booking{r.Ref, *f, r.Day, r.Seat, r.Cancelled})
+	}
+	return mine, nil
+}
+
+// memory is what recall reads.
+func (mine bookings) memory() (jsontext.Value, error) {
+	var list []remembered
+	for _, b := range mine {
+		list = append(list, remembered{b.ref, b.flight.number, b.day, b.seat, b.cancelled})
+	}
+	return json.Marshal(list)
+}
+
+func (mine bookings) upcoming(at time.Time) (ahead bookings) {
+	for _, b := range mine {
 		if b.departs().After(at) {
 			ahead = append(ahead, b)
 		}
@@ -165,39 +207,43 @@ func flightIn(text string) string {
 
 // respond answers by the words of the message: what changes something first.
 func (a *airline) respond(_ context.Context, t Turn) (Reply, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
 	number := flightIn(t.Text)
-	act, scope := a.help, ""
+	var act func(bookings, Turn) Reply
+	scope := ""
 	switch {
 	case saysCancel.MatchString(t.Text):
-		act, scope = a.cancel, scopeCancel
+		act, scope = bookings.cancel, scopeCancel
 	case saysRebook.MatchString(t.Text):
-		act, scope = a.rebook, scopeRebook
+		act, scope = bookings.rebook, scopeRebook
 	case saysBye.MatchString(t.Text):
 		return Reply{Text: "Goodbye, and have a good flight. This conversation is closed.", Close: true}, nil
 	case saysStatus.MatchString(t.Text) && number != "":
-		act = a.status
+		return status(number), nil
 	case saysHistory.MatchString(t.Text):
-		act, scope = a.history, scopeHistory
+		act, scope = bookings.history, scopeHistory
 	case saysUpcoming.MatchString(t.Text):
-		act, scope = a.list, scopeUpcoming
+		act, scope = bookings.list, scopeUpcoming
+	default:
+		return help(), nil
 	}
-	if scope != "" && !t.Allowed(scope) {
+	if !t.Allowed(scope) {
 		return Reply{Missing: []string{scope}}, nil
 	}
-	reply := act(t, number)
-	if scope != "" {
-		reply.Used = []string{scope}
+	mine, err := a.recall(t)
+	if err != nil {
+		return Reply{}, err
 	}
-	return reply, nil
+	reply := act(mine, t)
+	reply.Used = []string{scope}
+	reply.Memory, err = mine.memory()
+	return reply, err
 }
 
-func (a *airline) help(Turn, string) Reply {
+func help() Reply {
 	return Reply{Text: "This is Larkline Air. Ask whether a flight is on time, or about your upcoming or past flights; you can also rebook or cancel one. For anything of yours I ask for your permission first."}
 }
 
-func (a *airline) status(_ Turn, number string) Reply {
+func status(number string) Reply {
 	f := findFlight(number)
 	if f == nil {
 		return Reply{Text: number + " is not one of our flights.", Actions: []Action{action("flight_status", map[string]string{"flight": number})}}
@@ -208,16 +254,16 @@ func (a *airline) status(_ Turn, number string) Reply {
 	}
 }
 
-func (a *airline) list(t Turn, _ string) Reply {
+func (mine bookings) list(t Turn) Reply {
 	return Reply{
-		Text:    listing("You have %d upcoming flights:", a.upcoming(t.User, t.At)),
+		Text:    listing("You have %d upcoming flights:", mine.upcoming(t.At)),
 		Actions: []Action{action("list_upcoming_trips", nil)},
 	}
 }
 
-func (a *airline) history(t Turn, _ string) Reply {
-	var past []*booking
-	for _, b := range a.of(t.User) {
+func (mine bookings) history(t Turn) Reply {
+	var past bookings
+	for _, b := range mine {
 		if !b.departs().After(t.At) {
 			past = append(past, b)
 		}
@@ -225,14 +271,15 @@ func (a *airline) history(t Turn, _ string) Reply {
 	return Reply{Text: listing("You flew with us %d times:", past), Actions: []Action{action("list_past_trips", nil)}}
 }
 
-func (a *airline) rebook(t Turn, number string) Reply {
-	b := a.choose(t)
+func (mine bookings) rebook(t Turn) Reply {
+	b := mine.choose(t)
 	if b == nil {
 		return Reply{Text: "I find no upcoming flight of yours to rebook."}
 	}
 	if b.cancelled {
 		return Reply{Text: "It was cancelled, so it cannot be rebooked. " + b.String() + "."}
 	}
+	number := flightIn(t.Text)
 	onto := findFlight(number)
 	if number == "" { // the other one that day
 		for i, f := range timetable {
@@ -254,8 +301,8 @@ func (a *airline) rebook(t Turn, number string) Reply {
 	}
 }
 
-func (a *airline) cancel(t Turn, _ string) Reply {
-	b := a.choose(t)
+func (mine bookings) cancel(t Turn) Reply {
+	b := mine.choose(t)
 	if b == nil {
 		return Reply{Text: "I find no upcoming flight of yours to cancel."}
 	}
@@ -271,9 +318,9 @@ func (a *airline) cancel(t Turn, _ string) Reply {
 
 // choose is the upcoming booking that the text names by its reference; without
 // one, the next that is not cancelled.
-func (a *airline) choose(t Turn) *booking {
+func (mine bookings) choose(t Turn) *booking {
 	ref := bookingRef.FindString(t.Text)
-	for _, b := range a.upcoming(t.User, t.At) {
+	for _, b := range mine.upcoming(t.At) {
 		if b.ref == ref || ref == "" && !b.cancelled {
 			return b
 		}
@@ -281,9 +328,9 @@ func (a *airline) choose(t Turn) *booking {
 	return nil
 }
 
-func listing(heading string, bookings []*booking) string {
-	lines := []string{fmt.Sprintf(heading, len(bookings))}
-	for _, b := range bookings {
+func listing(heading string, list bookings) string {
+	lines := []string{fmt.Sprintf(heading, len(list))}
+	for _, b := range list {
 		lines = append(lines, "- "+b.String())
 	}
 	return strings.Join(lines, "\n")

@@ -4,21 +4,27 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 func TestLarklineReplies(t *testing.T) {
 	at := time.Date(2026, 11, 29, 12, 0, 0, 0, time.UTC)
 	all := []string{scopeUpcoming, scopeHistory, scopeRebook, scopeCancel}
 	brand := Larkline(at)
+	var memory jsontext.Value
 	say := func(text string, scopes ...string) Reply {
 		t.Helper()
 		turn := Turn{Text: text, At: at, Scopes: scopes}
 		if len(scopes) > 0 {
-			turn.User = "lark-4471"
+			turn.User, turn.Memory = "lark-4471", memory
 		}
 		r, err := brand.Respond(t.Context(), turn)
 		if err != nil {
 			t.Fatal(err)
+		}
+		if r.Memory != nil {
+			memory = r.Memory
 		}
 		return r
 	}
@@ -37,7 +43,7 @@ func TestLarklineReplies(t *testing.T) {
 			t.Errorf("%q: still missing with everything allowed", text)
 		}
 	}
-	brand = Larkline(at)
+	memory = nil
 	listed := say("Show my upcoming flights", scopeUpcoming)
 	if strings.Count(listed.Text, "\n- LK") != 2 || !strings.Contains(listed.Text, "LK 204 Lisbon–Oslo, Tue 8 Dec 2026 09:40 UTC") {
 		t.Fatalf("%s", listed.Text)

@@ -22,6 +22,7 @@ func Marrow() Brand {
 			Tags:        []string{"book", "books", "stock", "order", "delivery", "opening hours"},
 			Examples:    []string{"Do you have The Sea Atlas?", "When are you open?"},
 		}},
+		Closes:  "Goodbye.",
 		Respond: func(_ context.Context, t Turn) (Reply, error) { return bookshop(t.Text), nil },
 	}
 }

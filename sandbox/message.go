@@ -2,6 +2,8 @@ package sandbox
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"net/http"
 	"strings"
 
@@ -15,8 +17,8 @@ type message struct {
 }
 
 // parseMessage reads the body of message:send. Unknown members are ignored,
-// except in a text part.
-func parseMessage(body []byte) (message, *a2aError) {
+// except in a text part. broken says which of its rules a fault breaks.
+func parseMessage(body []byte, broken func(fault string) bool) (message, *a2aError) {
 	var in struct {
 		Message *struct {
 			ID        string           `json:"messageId"`
@@ -26,28 +28,32 @@ func parseMessage(body []byte) (message, *a2aError) {
 			Parts     []jsontext.Value `json:"parts"`
 		} `json:"message"`
 	}
-	if json.Unmarshal(body, &in) != nil || in.Message == nil {
+	err := json.Unmarshal(body, &in, json.RejectUnknownMembers(true))
+	if errors.Is(err, json.ErrUnknownName) && !broken("strict-members") {
+		err = json.Unmarshal(body, &in)
+	}
+	if err != nil || in.Message == nil {
 		return message{}, invalidParams("The body must be a JSON object with a message of the A2A schema")
 	}
 	m := in.Message
 	switch {
-	case m.ID == "":
+	case m.ID == "" && !broken("lax-message-id"):
 		return message{}, invalidParams("messageId must not be empty")
-	case m.Role != "ROLE_USER":
+	case m.Role != "ROLE_USER" && !broken("lax-role"):
 		return message{}, invalidParams("Message role must be ROLE_USER")
-	case m.TaskID != "":
+	case m.TaskID != "" && !broken("lax-task-id"):
 		return message{}, taskNotFound("Task not found")
 	}
 	var texts []string
 	for _, raw := range m.Parts {
-		text, err := parsePart(raw)
+		text, err := parsePart(raw, broken)
 		if err != nil {
 			return message{}, err
 		}
 		texts = append(texts, text)
 	}
 	text := strings.TrimSpace(strings.Join(texts, "\n"))
-	if text == "" {
+	if text == "" && !broken("lax-blank") {
 		return message{}, invalidParams("Message text must not be blank")
 	}
 	return message{m.ID, m.ContextID, text}, nil
@@ -56,13 +62,16 @@ func parseMessage(body []byte) (message, *a2aError) {
 // otherParts are the members that make a part something else than text.
 var otherParts = []string{"data", "raw", "url", "file"}
 
-func parsePart(raw jsontext.Value) (string, *a2aError) {
+func parsePart(raw jsontext.Value, broken func(fault string) bool) (string, *a2aError) {
 	var members map[string]jsontext.Value
 	if raw.Kind() != '{' || json.Unmarshal(raw, &members) != nil {
 		return "", invalidParams("A part must be an object")
 	}
 	for _, other := range otherParts {
 		if _, ok := members[other]; ok {
+			if broken("lax-parts") {
+				return other, nil
+			}
 			return "", errContentType
 		}
 	}
@@ -72,7 +81,14 @@ func parsePart(raw jsontext.Value) (string, *a2aError) {
 		Filename  string                    `json:"filename"`
 		Metadata  map[string]jsontext.Value `json:"metadata"`
 	}
-	if json.Unmarshal(raw, &part, json.RejectUnknownMembers(true)) != nil || part.Text == nil {
+	err := json.Unmarshal(raw, &part, json.RejectUnknownMembers(true))
+	if errors.Is(err, json.ErrUnknownName) && broken("lax-part-members") {
+		err = json.Unmarshal(raw, &part)
+	}
+	if err == nil && len(members) > 1 && broken("strict-part") {
+		err = json.ErrUnknownName
+	}
+	if err != nil || part.Text == nil {
 		return "", invalidParams("A text part is {text, mediaType?, filename?, metadata?}")
 	}
 	if part.MediaType != nil && mediaType(*part.MediaType) != "text/plain" {
@@ -122,13 +138,21 @@ func agentMessage(contextID, text string) outMessage {
 
 // send answers message:send for a caller that is authenticated.
 func (s *Sandbox) send(w http.ResponseWriter, r *http.Request, b *business, who caller) {
-	user, err := s.delegation(r.Header, b, who)
+	user, err := s.delegation(r.Context(), r.Header, b, who)
 	if err == nil {
-		err = s.refuseDelegation(user)
+		err = s.refuseDelegation(r.Context(), user)
+	}
+	if errors.Is(err, errStore) {
+		s.failA2A(w, err)
+		return
 	}
 	if err != nil {
 		s.log.Info("delegation refused", "brand", b.ID, "issuer", who.issuer, "reason", err)
-		w.Header().Set("WWW-Authenticate", `Bearer realm="a2a", error="invalid_token"`)
+		challenge := `Bearer realm="a2a", error="invalid_token"`
+		if s.faults.hit(r.Context(), "delegation-challenge") {
+			challenge = identityChallenge
+		}
+		w.Header().Set("WWW-Authenticate", challenge)
 		w.WriteHeader(http.StatusUnauthorized)
 		return
 	}
@@ -137,19 +161,19 @@ func (s *Sandbox) send(w http.ResponseWriter, r *http.Request, b *business, who 
 		invalidParams("The body is too large or was cut off").write(w)
 		return
 	}
-	if s.refuseMessage(w) {
+	if s.refuseMessage(w, r) {
 		return
 	}
-	msg, refusal := parseMessage(body)
+	msg, refusal := parseMessage(body, s.broken(r.Context()))
 	if refusal != nil {
 		refusal.write(w)
 		return
 	}
 	// A turn runs to its end also when the caller has gone: they will ask again
 	// with the same messageId.
-	answer, refusal := s.turn(context.WithoutCancel(r.Context()), b, who, user, msg)
-	if refusal != nil {
-		refusal.write(w)
+	answer, err := s.turn(context.WithoutCancel(r.Context()), b, who, user, msg)
+	if err != nil {
+		s.failA2A(w, err)
 		return
 	}
 	s.deliver(w, r, answer)
@@ -162,63 +186,63 @@ type turnAnswer struct {
 	asks bool // a step-up
 }
 
-// turn runs a message once and returns the answer, or the one it got before.
-func (s *Sandbox) turn(ctx context.Context, b *business, who caller, user delegated, msg message) (turnAnswer, *a2aError) {
-	conv, stored, refusal := s.store.begin(party{b.ID, who}, msg.contextID, msg.id, user.id, s.now())
-	if refusal != nil || stored != nil {
-		return turnAnswer{body: stored}, refusal
+// turn runs a message once and returns the answer, or the one it got before. An error
+// that is no a2aError is our failure.
+func (s *Sandbox) turn(ctx context.Context, b *business, who caller, user delegated, msg message) (turnAnswer, error) {
+	contextID, stored, err := s.store.begin(ctx, party{b.ID, who}, msg.contextID, msg.id, user.id, s.now())
+	if err != nil || stored != nil {
+		return turnAnswer{body: stored}, err
 	}
-	conv.turn.Lock()
-	defer conv.turn.Unlock()
-	if refusal := s.store.mayRun(conv, user.id); refusal != nil {
-		s.store.release(conv, msg.id)
-		return turnAnswer{}, refusal
+	defer s.store.enterTurn(contextID, b.ID, user.id)()
+	from, err := s.store.resume(ctx, contextID, user.id)
+	if err != nil {
+		return turnAnswer{}, errors.Join(err, s.store.release(ctx, contextID, msg.id, nil))
 	}
 	turn := Turn{
-		Issuer: who.issuer, Subject: who.subject, ContextID: conv.id, Text: msg.text,
-		User: user.id, Scopes: user.scopes, At: s.now(),
+		Issuer: who.issuer, Subject: who.subject, ContextID: contextID, Text: msg.text,
+		User: user.id, Scopes: user.scopes, Memory: from.memory, At: s.now(),
 	}
-	reply, instead := s.answerInstead(b, conv, turn)
+	reply, instead := s.answerInstead(ctx, b, from.asked, turn)
 	if !instead {
 		// If the turn fails, what it did is unknown, and the message stays reserved.
-		var err error
 		if reply, err = b.Respond(ctx, turn); err == nil {
 			err = b.check(turn, reply)
 		}
 		if err != nil {
-			s.log.Error("turn failed", "brand", b.ID, "context", conv.id, "error", err)
-			return turnAnswer{}, errInternal
+			return turnAnswer{}, fmt.Errorf("brand %s, context %s: %w", b.ID, contextID, err)
 		}
 	}
 	if len(reply.Missing) > 0 {
-		conv.asked = reply.Missing
-		s.store.release(conv, msg.id)
-		return turnAnswer{body: s.stepUp(b, who, conv.id, reply), asks: true}, nil
+		if err := s.store.release(ctx, contextID, msg.id, reply.Missing); err != nil {
+			return turnAnswer{}, err
+		}
+		body, err := s.stepUp(ctx, b, who, contextID, reply)
+		return turnAnswer{body: body, asks: true}, err
 	}
 	if !instead {
 		s.executions.add(b.ID, msg, reply, turn.At)
 	}
-	out := agentMessage(conv.id, reply.Text)
+	done := outcome{
+		brand: b.ID, conversation: contextID, messageID: msg.id, user: user, reply: reply, at: turn.At,
+		unheard: msg.contextID == "" && (s.faults.on(ctx, "no-reply") || s.faults.on(ctx, "drop-after")),
+	}
+	out := agentMessage(contextID, reply.Text)
 	if user.id != "" {
-		rec, err := s.receipt(b, who, user, reply)
-		if err != nil {
-			s.log.Error("receipt failed", "brand", b.ID, "context", conv.id, "error", err)
-			return turnAnswer{}, errInternal
+		if done.receipt, err = s.receipt(ctx, b, who, user, reply); err != nil {
+			return turnAnswer{}, err
 		}
-		if rec != nil {
-			out.Metadata = &receiptMetadata{*rec}
+		if done.receipt != nil {
+			out.Metadata = &receiptMetadata{*done.receipt}
 		}
 	}
-	answer, err := encodeReply(out)
-	if err != nil {
-		s.log.Error("reply does not encode", "brand", b.ID, "context", conv.id, "error", err)
-		return turnAnswer{}, errInternal
+	if done.body, err = encodeReply(out); err != nil {
+		return turnAnswer{}, fmt.Errorf("brand %s, context %s: the reply does not encode: %w", b.ID, contextID, err)
 	}
-	s.store.settle(conv, msg.id, storedReply{answer, user.id}, reply.Close)
-	if msg.contextID == "" && (s.faults.on("no-reply") || s.faults.on("drop-after")) {
-		s.store.unheardOf(conv, msg.id)
+	if err := s.store.settle(ctx, done); err != nil {
+		return turnAnswer{}, err
 	}
-	if s.spoilReply(&out) {
+	answer := done.body
+	if s.spoilReply(ctx, party{b.ID, who}, &out) {
 		answer, _ = encodeReply(out) // it did before
 	}
 	return turnAnswer{body: answer, ran: true}, nil
@@ -231,10 +255,14 @@ func encodeReply(out outMessage) ([]byte, error) {
 }
 
 // stepUp asks for scopes that the turn lacks, with a fresh link.
-func (s *Sandbox) stepUp(b *business, who caller, contextID string, reply Reply) []byte {
+func (s *Sandbox) stepUp(ctx context.Context, b *business, who caller, contextID string, reply Reply) ([]byte, error) {
 	link := ""
 	if scopes, ok := b.pick(reply.Missing); ok {
-		link = s.signInLink(b, s.store.authorize(authorization{party: party{b.ID, who}, scopes: scopes}, s.now()).userCode)
+		asked, err := s.store.authorize(ctx, authorization{party: party{b.ID, who}, scopes: scopes}, s.now())
+		if err != nil {
+			return nil, err
+		}
+		link = s.spoilLink(ctx, asked.party, s.signInLink(b, asked.userCode))
 	}
 	text := reply.Text
 	if text == "" {
@@ -245,10 +273,8 @@ func (s *Sandbox) stepUp(b *business, who caller, contextID string, reply Reply)
 		Status:   taskStatus{State: "TASK_STATE_AUTH_REQUIRED", Message: agentMessage(contextID, text)},
 		Metadata: taskMetadata{MissingScopes: reply.Missing, Verification: link},
 	}
-	s.spoilStepUp(&task)
-	// Strings only: this encodes.
-	answer, _ := json.Marshal(struct {
+	s.spoilStepUp(ctx, b, &task)
+	return json.Marshal(struct {
 		Task authTask `json:"task"`
 	}{task})
-	return answer
 }

@@ -1,11 +1,15 @@
 package sandbox
 
 import (
+	"errors"
 	"math"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
+
+	"github.com/go-json-experiment/json"
 )
 
 const (
@@ -21,27 +25,65 @@ type oauthError struct {
 
 func oauthFail(code, about string) *oauthError { return &oauthError{code, about} }
 
+// Error is for whoever returns the refusal as an error.
+func (e *oauthError) Error() string { return e.Code + ": " + e.Description }
+
+// failOAuth answers with the refusal that err is. What is none is our failure: it is
+// logged, and the caller is told no more than that.
+func (s *Sandbox) failOAuth(w http.ResponseWriter, err error) {
+	var refusal *oauthError
+	if errors.As(err, &refusal) && !errors.Is(err, errStore) {
+		refusal.write(w)
+		return
+	}
+	s.log.Error("request failed", "error", err)
+	w.Header().Set("Cache-Control", "no-store")
+	writeJSON(w, http.StatusInternalServerError, typeJSON, oauthFail("server_error", "Try again later"))
+}
+
 func (e *oauthError) write(w http.ResponseWriter) {
 	status := http.StatusBadRequest
 	if e.Code == "invalid_client" {
 		status = http.StatusUnauthorized
 	}
-	w.Header().Set("Cache-Control", "no-store")
+	if spoiled, ok := w.(*spoiledErrors); ok {
+		status = spoiled.oauthStatus(status)
+	}
+	noStore(w)
 	writeJSON(w, status, typeJSON, e)
 }
 
+// noStore forbids to keep an answer (RFC 6749 section 5.1).
+func noStore(w http.ResponseWriter) {
+	if spoiled, ok := w.(*spoiledErrors); ok && spoiled.hit("oauth-cacheable") {
+		w.Header().Set("Cache-Control", "max-age=300")
+		return
+	}
+	w.Header().Set("Cache-Control", "no-store")
+}
+
 // parseForm reads a form-encoded body. No parameter may come twice (RFC 6749
-// section 3.2).
-func parseForm(contentType string, body []byte) (url.Values, *oauthError) {
+// section 3.2), unless broken says that a fault lets it.
+func parseForm(contentType string, body []byte, broken func(fault string) bool) (url.Values, *oauthError) {
 	if mediaType(contentType) != "application/x-www-form-urlencoded" {
-		return nil, oauthFail("invalid_request", "The body must be application/x-www-form-urlencoded")
+		if !broken("lax-form") {
+			return nil, oauthFail("invalid_request", "The body must be application/x-www-form-urlencoded")
+		}
+		var members map[string]string
+		if json.Unmarshal(body, &members) == nil {
+			form := url.Values{}
+			for name, value := range members {
+				form.Set(name, value)
+			}
+			return form, nil
+		}
 	}
 	form, err := url.ParseQuery(string(body))
 	if err != nil {
 		return nil, oauthFail("invalid_request", "The body is not well-formed")
 	}
 	for name, values := range form {
-		if len(values) > 1 {
+		if len(values) > 1 && !broken("lax-form") {
 			return nil, oauthFail("invalid_request", "A parameter is repeated: "+printable(name))
 		}
 	}
@@ -60,13 +102,13 @@ func printable(s string) string {
 
 // oauthForm reads the form of an authenticated OAuth call, and checks that the
 // client is who it says.
-func oauthForm(w http.ResponseWriter, r *http.Request, who caller) (url.Values, *oauthError) {
+func (s *Sandbox) oauthForm(w http.ResponseWriter, r *http.Request, who caller) (url.Values, *oauthError) {
 	body, err := readBody(w, r)
 	if err != nil {
 		return nil, oauthFail("invalid_request", "The body is too large or was cut off")
 	}
-	form, refusal := parseForm(r.Header.Get("Content-Type"), body)
-	if refusal == nil && form.Get("client_id") != who.issuer {
+	form, refusal := parseForm(r.Header.Get("Content-Type"), body, s.broken(r.Context()))
+	if refusal == nil && form.Get("client_id") != who.issuer && !who.nobody() && !s.lax(r.Context(), "lax-client") {
 		refusal = oauthFail("invalid_client", "client_id must equal the personal-agent issuer")
 	}
 	return form, refusal
@@ -74,17 +116,23 @@ func oauthForm(w http.ResponseWriter, r *http.Request, who caller) (url.Values, 
 
 // authorizeDevice is the device authorization endpoint (RFC 8628 section 3.1).
 func (s *Sandbox) authorizeDevice(w http.ResponseWriter, r *http.Request, b *business, who caller) {
-	form, refusal := oauthForm(w, r, who)
+	ctx := r.Context()
+	form, refusal := s.oauthForm(w, r, who)
 	if refusal != nil {
 		refusal.write(w)
 		return
 	}
 	scopes, ok := b.pick(strings.Fields(form.Get("scope")))
+	if !ok && s.lax(ctx, "lax-scope") {
+		if ok = true; len(scopes) == 0 {
+			scopes = b.scopeIDs()
+		}
+	}
 	if !ok {
 		oauthFail("invalid_scope", "Request scope ids listed on the Agent Card").write(w)
 		return
 	}
-	if s.refuseSignIn(w) {
+	if s.refuseSignIn(ctx, w) {
 		return
 	}
 	if wait, _ := s.deviceLimit.take(limitKey(who), s.now()); wait > 0 {
@@ -92,8 +140,18 @@ func (s *Sandbox) authorizeDevice(w http.ResponseWriter, r *http.Request, b *bus
 		return
 	}
 	code := newSecret("dc_")
-	interval, anyPace := s.faults.number("device-interval")
-	auth := s.store.authorize(authorization{device: hashOf(code), party: party{b.ID, who}, scopes: scopes, anyPace: anyPace}, s.now())
+	interval, anyPace := s.faults.number(ctx, "device-interval")
+	auth, err := s.store.authorize(ctx, authorization{device: hashOf(code), party: party{b.ID, who}, scopes: scopes, anyPace: anyPace}, s.now())
+	if err != nil {
+		s.failOAuth(w, err)
+		return
+	}
+	if s.faults.hit(ctx, "consent-skipped") {
+		if _, err := s.store.decide(ctx, b.ID, auth.userCode, s.accounts[0].id, scopes, s.now()); err != nil {
+			s.failOAuth(w, err)
+			return
+		}
+	}
 	if !anyPace {
 		interval = seconds(auth.interval)
 	}
@@ -101,8 +159,8 @@ func (s *Sandbox) authorizeDevice(w http.ResponseWriter, r *http.Request, b *bus
 		code, auth.userCode, s.signInLink(b, ""), s.signInLink(b, auth.userCode),
 		max(1, int(s.params.DeviceCodeTTL/time.Second)), interval,
 	}
-	s.spoilDevice(&answer)
-	w.Header().Set("Cache-Control", "no-store")
+	s.spoilDevice(ctx, &answer)
+	noStore(w)
 	writeJSON(w, http.StatusOK, typeJSON, answer)
 }
 
@@ -111,67 +169,83 @@ func seconds(d time.Duration) int { return max(1, int(math.Ceil(d.Seconds()))) }
 
 // token is the token endpoint.
 func (s *Sandbox) token(w http.ResponseWriter, r *http.Request, b *business, who caller) {
-	form, refusal := oauthForm(w, r, who)
+	ctx := r.Context()
+	form, refusal := s.oauthForm(w, r, who)
 	if refusal != nil {
 		refusal.write(w)
 		return
 	}
-	if s.refuseToken(w, form.Get("grant_type")) {
+	grantType := form.Get("grant_type")
+	refreshed := grantType == grantRefresh
+	if grantType != grantDeviceCode && !refreshed && s.lax(ctx, "lax-grant-type") {
+		grantType = grantDeviceCode
+	}
+	if s.refuseToken(ctx, w, grantType) {
 		return
 	}
 	now, p, next := s.now(), party{b.ID, who}, newSecret("rt_")
 	var g grant
 	var scopes []string
-	switch form.Get("grant_type") {
+	var err error
+	switch grantType {
 	case grantDeviceCode:
 		if form.Get("device_code") == "" {
-			refusal = oauthFail("invalid_request", "device_code is missing")
+			err = oauthFail("invalid_request", "device_code is missing")
 			break
 		}
-		g, refusal = s.store.collect(hashOf(form.Get("device_code")), p, "a2agrant_"+newULID(now), hashOf(next), now)
+		g, err = s.store.collect(ctx, hashOf(form.Get("device_code")), p, "a2agrant_"+newULID(now), hashOf(next), now)
 	case grantRefresh:
 		if form.Get("refresh_token") == "" {
-			refusal = oauthFail("invalid_request", "refresh_token is missing")
+			err = oauthFail("invalid_request", "refresh_token is missing")
 			break
 		}
 		// A scope parameter may narrow what this access token is for (RFC 6749
 		// section 6); the grant stays as it is.
 		scopes = strings.Fields(form.Get("scope"))
 		nextHash := hashOf(next)
-		if _, keep := s.faults.take("refresh-keep"); keep {
+		if _, keep := s.faults.take(ctx, "refresh-keep"); keep {
 			next, nextHash = "", ""
 		}
-		g, refusal = s.store.rotate(hashOf(form.Get("refresh_token")), p, nextHash, scopes, now)
+		g, err = s.store.rotate(ctx, hashOf(form.Get("refresh_token")), p, nextHash, scopes, now)
 	case "":
-		refusal = oauthFail("invalid_request", "grant_type is missing")
+		err = oauthFail("invalid_request", "grant_type is missing")
 	default:
-		refusal = oauthFail("unsupported_grant_type", "Use a device code or a refresh token")
+		err = oauthFail("unsupported_grant_type", "Use a device code or a refresh token")
 	}
-	if refusal != nil {
-		refusal.write(w)
+	if err != nil {
+		s.failOAuth(w, err)
 		return
 	}
 	if len(scopes) == 0 {
 		scopes = g.scopes
 	}
-	scopes = s.spoilScopes(scopes, form.Get("grant_type") == grantRefresh)
-	if form.Get("grant_type") == grantDeviceCode {
-		s.store.regrant(g.id, scopes)
+	scopes = s.spoilScopes(ctx, b, scopes, refreshed)
+	if !refreshed && !slices.Equal(scopes, g.scopes) {
+		if err := s.store.regrant(ctx, g.id, scopes); err != nil {
+			s.failOAuth(w, err)
+			return
+		}
 	}
-	claims := b.tokenClaims(g, scopes, now, s.tokenLife())
-	s.spoilClaims(&claims)
-	access, err := signJSON(b.key.tokens, claims)
+	claims := b.tokenClaims(g, scopes, now, s.tokenLife(ctx))
+	s.spoilClaims(ctx, &claims, refreshed)
+	key, err := s.signingKey(ctx, b)
+	if err != nil {
+		s.log.Error("no key", "brand", b.ID, "error", err)
+		w.WriteHeader(http.StatusInternalServerError)
+		return
+	}
+	access, err := signJSON(key.tokens, claims)
 	if err != nil {
 		s.log.Error("no delegation token", "brand", b.ID, "error", err)
 		w.WriteHeader(http.StatusInternalServerError)
 		return
 	}
-	w.Header().Set("Cache-Control", "no-store")
+	noStore(w)
 	writeJSON(w, http.StatusOK, typeJSON, struct {
 		TokenType    string `json:"token_type"`
 		AccessToken  string `json:"access_token"`
 		RefreshToken string `json:"refresh_token,omitempty"`
 		ExpiresIn    int64  `json:"expires_in"`
 		Scope        string `json:"scope"`
-	}{"Bearer", s.spoilSignature("grant-signature", access), next, claims.Expires - claims.IssuedAt, strings.Join(scopes, " ")})
+	}{s.tokenType(ctx), s.spoilSignature(ctx, "grant-signature", access), next, claims.Expires - claims.IssuedAt, strings.Join(scopes, " ")})
 }

@@ -292,10 +292,10 @@ func TestGrantEndsAndTokensWithIt(t *testing.T) {
 	next := text(t, a.json(t), "refresh_token")
 	w.wantOAuthError(w.oauth("token", "grant_type", grantRefresh, "refresh_token", next), 400, "invalid_grant")
 	w.grant(0, scopeUpcoming) // sweeps
-	if n := len(w.sandbox.store.grants); n != 1 {
+	if n := w.sandbox.store.count(t, "grants"); n != 1 {
 		t.Errorf("%d grants kept", n)
 	}
-	if n := len(w.sandbox.store.refreshes); n != 1 {
+	if n := w.sandbox.store.count(t, "refreshes"); n != 1 {
 		t.Errorf("%d refresh tokens kept", n)
 	}
 }
@@ -426,7 +426,7 @@ func TestStepUpLinkIsCollected(t *testing.T) {
 	w := newWorld(t)
 	a := w.say(LarklineID, "m1", "", "Show my past flights", "")
 	link := text(t, a.json(t), "task", "metadata", "pact.verificationUriComplete")
-	if c, err := w.person(0).AllowAll(t.Context(), link); err != nil || len(c.Asked) != 1 || c.Asked[0].Description != "View your past flights" {
+	if c, err := w.person(0).AllowAll(t.Context(), link); err != nil || len(c.Asked) != 1 || c.Asked[0].Text != "View your past flights" {
 		t.Fatal(c, err)
 	}
 	w.wantOAuthError(w.poll(w.device(scopeUpcoming)["device_code"]), 400, "authorization_pending")
@@ -446,7 +446,7 @@ func TestOldRequestsAreForgotten(t *testing.T) {
 	w.clock.advance(2*Defaults().DeviceCodeTTL + time.Second)
 	w.device(scopeUpcoming)
 	w.wantOAuthError(w.poll(d["device_code"]), 400, "invalid_grant")
-	if n := len(w.sandbox.store.authorizations); n != 1 {
+	if n := w.sandbox.store.count(t, "authorizations"); n != 1 {
 		t.Errorf("%d requests kept", n)
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/pactsigner/pactsigner/sandbox/person"
 )
 
 var (
@@ -84,25 +86,27 @@ func TestPagesAreGuarded(t *testing.T) {
 	w := newWorld(t)
 	link := text(t, w.device(scopeUpcoming), "verification_uri_complete")
 	style := regexp.MustCompile(`(?s)<style>(.*?)</style>`)
-	for name, a := range map[string]answer{
-		"login":     w.do(http.MethodGet, link, ""),
-		"signed in": w.login(link, testAccounts[0].Email, testAccounts[0].Password),
-		"consent":   w.consentPage(link),
-		"code":      w.consentPage(text(t, w.device(scopeUpcoming), "verification_uri")),
-		"connected": w.do(http.MethodGet, w.url(LarklineID, "oauth/connected?brand=x&status=denied"), ""),
-		"error":     w.do(http.MethodGet, w.url(LarklineID, "oauth/connected"), ""),
+	for name, page := range map[string]struct {
+		answer
+		posts string // where its form may go, redirects included
+	}{
+		"login":     {w.do(http.MethodGet, link, ""), w.sandbox.brandURL},
+		"signed in": {w.login(link, testAccounts[0].Email, testAccounts[0].Password), w.ready.Provider},
+		"consent":   {w.consentPage(link), w.ready.Provider},
+		"code":      {w.consentPage(text(t, w.device(scopeUpcoming), "verification_uri")), w.ready.Provider},
+		"connected": {w.do(http.MethodGet, w.url(LarklineID, "oauth/connected?brand=x&status=denied"), ""), "'none'"},
+		"error":     {w.do(http.MethodGet, w.url(LarklineID, "oauth/connected"), ""), "'none'"},
 	} {
-		csp := a.header.Get("Content-Security-Policy")
+		a := page.answer
 		found := style.FindSubmatch(a.body)
 		if found == nil {
 			t.Fatalf("%s: no style in %s", name, a.body)
 		}
 		sum := sha256.Sum256(found[1])
-		for _, want := range []string{"default-src 'none'", "frame-ancestors 'none'", "base-uri 'none'",
-			"'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'", "form-action " + w.ready.Provider + " " + w.sandbox.brandURL} {
-			if !strings.Contains(csp, want) {
-				t.Errorf("%s: CSP %q lacks %q", name, csp, want)
-			}
+		want := "default-src 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) +
+			"'; form-action " + page.posts + "; frame-ancestors 'none'; base-uri 'none'"
+		if got := a.header.Get("Content-Security-Policy"); got != want {
+			t.Errorf("%s: CSP %q, want %q", name, got, want)
 		}
 		if a.header.Get("X-Frame-Options") != "DENY" || a.header.Get("Cache-Control") != "no-store" ||
 			a.header.Get("Referrer-Policy") != "origin" || a.header.Get("X-Content-Type-Options") != "nosniff" ||
@@ -111,6 +115,17 @@ func TestPagesAreGuarded(t *testing.T) {
 		}
 		if strings.Contains(string(a.body), "<script") || strings.Contains(string(a.body), "ZgotmplZ") {
 			t.Errorf("%s: %s", name, a.body)
+		}
+	}
+}
+
+func TestFormActionSource(t *testing.T) {
+	for origin, want := range map[string]string{
+		"https://air.example": "https://air.example", "http://127.0.0.1:8792": "http://127.0.0.1:8792",
+		"http://[::1]:8792": "http:", "https://[2001:db8::1]": "https:",
+	} {
+		if got := sourceOf(origin); got != want {
+			t.Errorf("%s: %q", origin, got)
 		}
 	}
 }
@@ -227,8 +242,9 @@ func TestAssertionsAndSessionsWorkOnce(t *testing.T) {
 	}
 	action, assertion = signIn(link)
 	page := w.post(action, assertion)
-	if a := w.post(action, assertion); a.status != 400 {
-		t.Errorf("an assertion again: %d", a.status)
+	// Who went back has a way on.
+	if a := w.post(action, assertion); a.status != 400 || !strings.Contains(string(a.body), `<a class="button" href="`+link+`">Sign in again</a>`) {
+		t.Errorf("an assertion again: %d %s", a.status, a.body)
 	}
 	_, _, session := firstForm(t, page)
 	if got := post(url.Values{"assertion": {session}}); got != 400 {
@@ -250,12 +266,15 @@ func TestAssertionsAndSessionsWorkOnce(t *testing.T) {
 	for _, a := range w.together(4, http.MethodPost, consent, func(int) string { return allow.Encode() }, formType) {
 		if a.status == 303 {
 			won++
-		} else if a.status != 400 {
-			t.Errorf("a double submit: %d", a.status)
+		} else if a.status != 409 || !strings.Contains(string(a.body), "You allowed access with this page. That stands.") {
+			t.Errorf("a double submit: %d %s", a.status, a.body)
 		}
 	}
 	if won != 1 {
 		t.Errorf("%d submits won", won)
+	}
+	if a := w.post(consent, url.Values{"session": {session}, "decision": {"deny"}}); a.status != 409 || !strings.Contains(string(a.body), "You allowed") {
+		t.Errorf("another mind: %d %s", a.status, a.body)
 	}
 	if got := post(url.Values{"session": {other}, "decision": {"deny"}}); got != 410 {
 		t.Errorf("a second decision: %d", got)
@@ -278,20 +297,30 @@ func TestAssertionsAndSessionsWorkOnce(t *testing.T) {
 
 // TestOneDecision: two pages that were both shown in time cannot both decide.
 func TestOneDecision(t *testing.T) {
-	s := newStore(Defaults())
-	a := s.authorize(authorization{device: "d", party: party{brand: LarklineID}, scopes: []string{scopeUpcoming}}, testStart)
-	for brand, want := range map[string]bool{MarrowID: false, "": false} {
-		if got := s.decide(brand, a.userCode, "lark-4471", a.scopes, testStart); got != want {
-			t.Errorf("brand %q: %v", brand, got)
+	s := openStore(t, "")
+	a, err := s.authorize(t.Context(), authorization{device: "d", party: party{brand: LarklineID}, scopes: []string{scopeUpcoming}}, testStart)
+	if err != nil {
+		t.Fatal(err)
+	}
+	decide := func(brand, user string, granted []string, at time.Time) bool {
+		waited, err := s.decide(t.Context(), brand, a.userCode, user, granted, at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return waited
+	}
+	for _, brand := range []string{MarrowID, ""} {
+		if decide(brand, "lark-4471", a.scopes, testStart) {
+			t.Errorf("a decision at brand %q", brand)
 		}
 	}
-	if s.decide(LarklineID, a.userCode, "lark-4471", a.scopes, a.expires) {
+	if decide(LarklineID, "lark-4471", a.scopes, a.expires) {
 		t.Error("a decision after its time")
 	}
-	if !s.decide(LarklineID, a.userCode, "lark-4471", a.scopes, testStart) {
+	if !decide(LarklineID, "lark-4471", a.scopes, testStart) {
 		t.Fatal("the first decision")
 	}
-	if s.decide(LarklineID, a.userCode, "lark-9000", nil, testStart) {
+	if decide(LarklineID, "lark-9000", nil, testStart) {
 		t.Error("a second decision")
 	}
 }
@@ -307,6 +336,19 @@ func TestLoginIsForOneBrand(t *testing.T) {
 	action, _, assertion := firstForm(t, w.login(link, testAccounts[0].Email, testAccounts[0].Password))
 	form := url.Values{"assertion": {assertion}}
 	if a := w.post(strings.Replace(action, LarklineID, "OTHER", 1), form); a.status != 400 || formTag.Match(a.body) {
+		t.Errorf("%d %s", a.status, a.body)
+	}
+	// Nor is a consent page, before and after it was answered.
+	_, _, session := firstForm(t, w.consentPage(link))
+	allow := url.Values{"session": {session}, "decision": {"allow"}, "scope": {scopeUpcoming}}
+	if a := w.post(strings.Replace(action, LarklineID, "OTHER", 1), allow); a.status != 400 {
+		t.Errorf("%d %s", a.status, a.body)
+	}
+	_, _, allow["session"][0] = firstForm(t, w.consentPage(link))
+	if a := w.post(action, allow); a.status != 303 {
+		t.Errorf("at its own: %d %s", a.status, a.body)
+	}
+	if a := w.post(strings.Replace(action, LarklineID, "OTHER", 1), allow); a.status != 400 || strings.Contains(string(a.body), "You allowed") {
 		t.Errorf("%d %s", a.status, a.body)
 	}
 	if a := w.do(http.MethodGet, w.ready.Provider+"/.well-known/agent-card.json", ""); a.status != 404 {
@@ -381,9 +423,11 @@ func TestTypedUserCode(t *testing.T) {
 
 func TestConsentShowsHowTheAskerIsRegistered(t *testing.T) {
 	w := newWorld(t)
-	w.sandbox.store.register(platform{Name: "my-pa", Issuer: w.issuer.url, JWKSURI: w.issuer.url + "/.well-known/jwks.json", Enabled: true})
+	if _, _, err := w.sandbox.store.register(t.Context(), platform{Name: "my-pa", Issuer: w.issuer.url, JWKSURI: w.issuer.url + "/.well-known/jwks.json", Enabled: true}); err != nil {
+		t.Fatal(err)
+	}
 	page := w.consentPage(text(t, w.device(scopeUpcoming), "verification_uri_complete"))
-	if !strings.Contains(string(page.body), "registered as “my-pa”") {
+	if !strings.Contains(string(page.body), "calls itself “my-pa”") {
 		t.Errorf("%s", page.body)
 	}
 }
@@ -394,7 +438,7 @@ func TestPerson(t *testing.T) {
 		return text(t, w.device(scopeUpcoming+" "+scopeRebook), "verification_uri_complete")
 	}
 	c, err := w.person(0).Allow(t.Context(), link(), scopeRebook)
-	if err != nil || !c.Approved || len(c.Asked) != 2 || c.Asked[1] != (Scope{scopeRebook, "Rebook your flights"}) || len(c.Ticked) != 1 {
+	if err != nil || !c.Approved || len(c.Asked) != 2 || c.Asked[1] != (person.Box{ID: scopeRebook, Text: "Rebook your flights"}) || len(c.Ticked) != 1 {
 		t.Errorf("%+v, %v", c, err)
 	}
 	if c, err := w.person(0).Allow(t.Context(), link()); err != nil || c.Approved {
@@ -403,21 +447,21 @@ func TestPerson(t *testing.T) {
 	if c, err := w.person(1).Deny(t.Context(), link()); err != nil || c.Approved || len(c.Ticked) > 0 {
 		t.Errorf("deny: %+v, %v", c, err)
 	}
-	wrong := Person{Login: Login{testAccounts[0].Email, "wrong"}}
+	wrong := person.Person{Login: person.Login{Email: testAccounts[0].Email, Password: "wrong"}}
 	used := link()
-	if _, err := wrong.AllowAll(t.Context(), used); !errors.Is(err, ErrPage) || !strings.Contains(err.Error(), "Email or password is not right.") {
+	if _, err := wrong.AllowAll(t.Context(), used); !errors.Is(err, person.ErrPage) || !strings.Contains(err.Error(), "Email or password is not right.") {
 		t.Errorf("wrong password: %v", err)
 	}
-	if _, err := w.person(0).Allow(t.Context(), used, scopeCancel); !errors.Is(err, ErrPage) {
+	if _, err := w.person(0).Allow(t.Context(), used, scopeCancel); !errors.Is(err, person.ErrPage) {
 		t.Errorf("a box that is not there: %v", err)
 	}
 	if _, err := w.person(0).AllowAll(t.Context(), used); err != nil {
 		t.Errorf("after that: %v", err)
 	}
-	if _, err := w.person(0).AllowAll(t.Context(), used); !errors.Is(err, ErrPage) {
+	if _, err := w.person(0).AllowAll(t.Context(), used); !errors.Is(err, person.ErrPage) {
 		t.Errorf("a used link: %v", err)
 	}
-	if _, err := w.person(0).AllowAll(t.Context(), w.sandbox.brandURL+"/nope"); !errors.Is(err, ErrPage) {
+	if _, err := w.person(0).AllowAll(t.Context(), w.sandbox.brandURL+"/nope"); !errors.Is(err, person.ErrPage) {
 		t.Errorf("no page: %v", err)
 	}
 	secret := "http://127.0.0.1:1/login?return_to=secret"

@@ -13,6 +13,9 @@ type Params struct {
 	// KeySetRefetch is the least time between two reads of one JWKS because a
 	// token named an unknown kid.
 	KeySetRefetch time.Duration
+	// KeySetRetry is how long an issuer whose JWKS could not be had is not asked
+	// again.
+	KeySetRetry time.Duration
 	// Leeway is the clock skew allowed to a PA-JWT, for iat and exp (at most 30 s).
 	Leeway time.Duration
 
@@ -58,6 +61,7 @@ func Defaults() Params {
 	return Params{
 		KeySetTTL:      10 * time.Minute,
 		KeySetRefetch:  30 * time.Second,
+		KeySetRetry:    5 * time.Second,
 		Leeway:         30 * time.Second,
 		MaxAge:         5 * time.Minute,
 		ContextIdle:    24 * time.Hour,
@@ -78,7 +82,8 @@ func Defaults() Params {
 // durations are all of them, by name.
 func (p *Params) durations() map[string]*time.Duration {
 	return map[string]*time.Duration{
-		"KeySetTTL": &p.KeySetTTL, "KeySetRefetch": &p.KeySetRefetch, "Leeway": &p.Leeway,
+		"KeySetTTL": &p.KeySetTTL, "KeySetRefetch": &p.KeySetRefetch, "KeySetRetry": &p.KeySetRetry,
+		"Leeway": &p.Leeway,
 		"MaxAge": &p.MaxAge, "ContextIdle": &p.ContextIdle,
 		"DeviceInterval": &p.DeviceInterval, "SlowDown": &p.SlowDown, "DeviceCodeTTL": &p.DeviceCodeTTL,
 		"AssertionTTL": &p.AssertionTTL, "SessionTTL": &p.SessionTTL,

@@ -62,13 +62,17 @@ func (s *Sandbox) register(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	// RS256 issuers cannot register this way.
-	token, claims, err := s.identities.read(compact, s.publicURL+platformsPath, jose.ES256)
+	token, claims, err := s.identities.read(r.Context(), compact, s.publicURL+platformsPath, jose.ES256)
 	if err != nil {
 		refuse(err)
 		return
 	}
 	if claims.Subject != claims.Issuer {
 		refuse(errSubjectNotIssuer)
+		return
+	}
+	if err := s.identities.issuers.mayRegister(claims.Issuer); err != nil {
+		refuse(err)
 		return
 	}
 	if mediaType(r.Header.Get("Content-Type")) != "application/json" {
@@ -92,10 +96,14 @@ func (s *Sandbox) register(w http.ResponseWriter, r *http.Request) {
 		refuse(err)
 		return
 	}
-	p, outcome := s.store.register(platform{
+	p, outcome, err := s.store.register(r.Context(), platform{
 		ID: "plt_" + strings.ToLower(newULID(s.now())), Name: reg.Name,
 		Issuer: claims.Issuer, JWKSURI: reg.JWKSURI, Enabled: true,
 	})
+	if err != nil {
+		s.failOAuth(w, err)
+		return
+	}
 	status := http.StatusOK
 	switch outcome {
 	case platformConflict:

@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -15,51 +16,66 @@ type route struct {
 	caller    func(*Sandbox, http.ResponseWriter, *http.Request, *business, caller)
 	// delegated routes are those of brands with delegation only.
 	delegated bool
+	carriage  carriage
 }
 
 // routes are those below /a2a/{brandId}/. A "*" stands for one segment that is
 // not empty.
 var routes = map[string]map[string]route{
-	".well-known/agent-card.json": {http.MethodGet: {anonymous: (*Sandbox).serveCard}},
+	".well-known/agent-card.json": {http.MethodGet: {anonymous: (*Sandbox).serveCard, carriage: cardCarriage}},
 
-	"message:send":      {http.MethodPost: {caller: (*Sandbox).send}},
-	"message:stream":    {http.MethodPost: {caller: refuse(unsupported("Unsupported operation"))}},
-	"extendedAgentCard": {http.MethodGet: {caller: refuse(unsupported("Unsupported operation"))}},
-	"tasks": {http.MethodGet: {caller: func(_ *Sandbox, w http.ResponseWriter, r *http.Request, _ *business, _ caller) {
-		listTasks(w, r)
-	}}},
+	"message:send":      {http.MethodPost: {caller: (*Sandbox).send, carriage: messageCarriage}},
+	"message:stream":    {http.MethodPost: {caller: refuseUnsupported}},
+	"extendedAgentCard": {http.MethodGet: {caller: refuseUnsupported}},
+	"tasks":             {http.MethodGet: {caller: (*Sandbox).listTasks}},
 	"tasks/*":           {http.MethodGet: {caller: unknownTask}},
 	"tasks/*:cancel":    {http.MethodPost: {caller: unknownTask}},
-	"tasks/*:subscribe": {http.MethodPost: {caller: refuse(unsupported("Unsupported operation"))}},
+	"tasks/*:subscribe": {http.MethodPost: {caller: refuseUnsupported}},
 	"tasks/*/pushNotificationConfigs": {
-		http.MethodGet:  {caller: refuse(errPush)},
-		http.MethodPost: {caller: refuse(errPush)},
+		http.MethodGet:  {caller: refusePush},
+		http.MethodPost: {caller: refusePush},
 	},
 	"tasks/*/pushNotificationConfigs/*": {
-		http.MethodGet:    {caller: refuse(errPush)},
-		http.MethodDelete: {caller: refuse(errPush)},
+		http.MethodGet:    {caller: refusePush},
+		http.MethodDelete: {caller: refusePush},
 	},
 
-	"oauth/.well-known/oauth-authorization-server": {http.MethodGet: {anonymous: (*Sandbox).serveMetadata, delegated: true}},
-	"oauth/jwks.json":            {http.MethodGet: {anonymous: (*Sandbox).serveKeys, delegated: true}},
-	"oauth/device_authorization": {http.MethodPost: {caller: (*Sandbox).authorizeDevice, delegated: true}},
-	"oauth/token":                {http.MethodPost: {caller: (*Sandbox).token, delegated: true}},
+	"oauth/.well-known/oauth-authorization-server": {http.MethodGet: {anonymous: (*Sandbox).serveMetadata, delegated: true, carriage: metadataCarriage}},
+	"oauth/jwks.json":            {http.MethodGet: {anonymous: (*Sandbox).serveKeys, delegated: true, carriage: keysCarriage}},
+	"oauth/device_authorization": {http.MethodPost: {caller: (*Sandbox).authorizeDevice, delegated: true, carriage: deviceCarriage}},
+	"oauth/token":                {http.MethodPost: {caller: (*Sandbox).token, delegated: true, carriage: tokenCarriage}},
 	"oauth/consent": {
-		http.MethodGet:  {anonymous: (*Sandbox).consentLink, delegated: true},
-		http.MethodPost: {anonymous: (*Sandbox).consent, delegated: true},
+		http.MethodGet:  {anonymous: (*Sandbox).consentLink, delegated: true, carriage: pageCarriage},
+		http.MethodPost: {anonymous: (*Sandbox).consent, delegated: true, carriage: pageCarriage},
 	},
-	"oauth/connected": {http.MethodGet: {anonymous: (*Sandbox).connected, delegated: true}},
+	"oauth/connected": {http.MethodGet: {anonymous: (*Sandbox).connected, delegated: true, carriage: pageCarriage}},
 }
 
-func refuse(e *a2aError) func(*Sandbox, http.ResponseWriter, *http.Request, *business, caller) {
-	return func(_ *Sandbox, w http.ResponseWriter, _ *http.Request, _ *business, _ caller) { e.write(w) }
+func refuseUnsupported(s *Sandbox, w http.ResponseWriter, r *http.Request, _ *business, _ caller) {
+	if s.faults.hit(r.Context(), "unsupported-501") {
+		w.WriteHeader(http.StatusNotImplemented)
+		return
+	}
+	unsupported("Unsupported operation").write(w)
 }
 
-func unknownTask(_ *Sandbox, w http.ResponseWriter, r *http.Request, _ *business, _ caller) {
+func refusePush(s *Sandbox, w http.ResponseWriter, r *http.Request, _ *business, _ caller) {
+	if s.faults.hit(r.Context(), "push-404") {
+		w.WriteHeader(http.StatusNotFound)
+		return
+	}
+	errPush.write(w)
+}
+
+func unknownTask(s *Sandbox, w http.ResponseWriter, r *http.Request, _ *business, _ caller) {
 	segments := segmentsOf(r.URL.EscapedPath())
 	id := segments[len(segments)-1]
 	if r.Method == http.MethodPost {
 		id = strings.TrimSuffix(id, ":cancel")
+	}
+	if s.lax(r.Context(), "lax-task") {
+		writeJSON(w, http.StatusOK, typeA2A, authTask{ID: id, Status: taskStatus{State: "TASK_STATE_COMPLETED"}})
+		return
 	}
 	taskNotFound("Task not found: " + id).write(w)
 }
@@ -119,7 +135,15 @@ func closeUnread(answer http.Header, r *http.Request) {
 // 405), then who calls (401), then the brand (404), then what they say.
 func (s *Sandbox) serveProvider(w http.ResponseWriter, r *http.Request) {
 	closeUnread(w.Header(), r)
+	r, ok := s.withFaults(w, r)
+	if !ok {
+		return
+	}
 	path := r.URL.EscapedPath()
+	if isOwnerPath(path) {
+		s.owner.ServeHTTP(w, r)
+		return
+	}
 	switch path {
 	case ControlPath:
 		if allow(w, r, map[string]route{http.MethodGet: {}, http.MethodPost: {}}) {
@@ -131,9 +155,16 @@ func (s *Sandbox) serveProvider(w http.ResponseWriter, r *http.Request) {
 			s.register(w, r)
 		}
 		return
+	case loginPath:
+		if s.brandURL == s.publicURL {
+			s.serveBrandSite(w, r)
+		} else {
+			w.WriteHeader(http.StatusNotFound)
+		}
+		return
 	case "/.well-known/agent-card.json":
 		if len(s.brands) == 1 && allow(w, r, routes[".well-known/agent-card.json"]) {
-			s.serveCard(w, r, s.brands[0])
+			s.carry(w, r, cardCarriage, func(w http.ResponseWriter) { s.serveCard(w, r, s.brands[0]) })
 		} else if len(s.brands) != 1 {
 			w.WriteHeader(http.StatusNotFound)
 		}
@@ -145,6 +176,10 @@ func (s *Sandbox) serveProvider(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	methods, known := shape(segments[3:])
+	route, takes := methods[methodOf(r, methods)]
+	if !takes && s.spoilRouting(w, r, known) {
+		return
+	}
 	if !known {
 		w.WriteHeader(http.StatusNotFound)
 		return
@@ -152,17 +187,19 @@ func (s *Sandbox) serveProvider(w http.ResponseWriter, r *http.Request) {
 	if !allow(w, r, methods) {
 		return
 	}
-	route := methods[methodOf(r, methods)]
+	b := s.business(segments[2])
 	var who caller
 	if route.caller != nil {
 		var err error
-		if who, err = s.identities.caller(r.Context(), r.Header, s.audience); err == nil {
-			err = s.refuseIdentity(r.Header)
+		if who, err = s.authenticate(r, route); errors.Is(err, errStore) {
+			s.failA2A(w, err)
+			return
 		}
 		if err != nil {
 			s.log.Info("caller refused", "path", path, "reason", err)
-			w.Header().Set("WWW-Authenticate", `Bearer realm="a2a"`)
-			w.WriteHeader(http.StatusUnauthorized)
+			if !s.judgeEarly(w, r, route, b) {
+				s.unauthorized(r.Context(), w)
+			}
 			return
 		}
 		if wait := s.limit(who); wait > 0 {
@@ -170,16 +207,39 @@ func (s *Sandbox) serveProvider(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	b := s.business(segments[2])
+	if b == nil && s.spoilUnknownBrand(w, r, route) {
+		return
+	}
 	if b == nil || route.delegated && !b.delegated() {
 		w.WriteHeader(http.StatusNotFound)
 		return
 	}
-	if route.caller != nil {
-		route.caller(s, s.spoilErrors(w), r, b, who)
+	if route.caller != nil && !route.delegated && s.refuseHeaders(w, r) {
 		return
 	}
-	route.anonymous(s, w, r, b)
+	s.carry(w, r, route.carriage, func(w http.ResponseWriter) {
+		if route.caller != nil {
+			route.caller(s, s.spoilErrors(r.Context(), w), r, b, who)
+			return
+		}
+		route.anonymous(s, w, r, b)
+	})
+}
+
+// authenticate tells who calls. A fault can let nobody pass.
+func (s *Sandbox) authenticate(r *http.Request, route route) (caller, error) {
+	ctx, fault := r.Context(), "lax-no-token"
+	if route.delegated {
+		fault = "lax-oauth-auth"
+	}
+	if r.Header.Values("Authorization") == nil && s.lax(ctx, fault) {
+		return caller{}, nil
+	}
+	who, err := s.identities.caller(ctx, r.Header, s.audience)
+	if err == nil {
+		err = s.refuseIdentity(ctx, r.Header)
+	}
+	return who, err
 }
 
 // methodOf is the request's method as the routes know it: HEAD is GET where
@@ -209,6 +269,10 @@ func allow(w http.ResponseWriter, r *http.Request, methods map[string]route) boo
 // the first brand, and the login of all.
 func (s *Sandbox) serveBrandSite(w http.ResponseWriter, r *http.Request) {
 	closeUnread(w.Header(), r)
+	r, ok := s.withFaults(w, r)
+	if !ok {
+		return
+	}
 	get := map[string]route{http.MethodGet: {anonymous: (*Sandbox).serveCard}}
 	switch r.URL.EscapedPath() {
 	case "/.well-known/agent-card.json":
@@ -222,17 +286,21 @@ func (s *Sandbox) serveBrandSite(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case !allow(w, r, get):
 		case r.Method == http.MethodPost:
-			s.login(w, r)
+			s.carry(w, r, pageCarriage, func(w http.ResponseWriter) { s.login(w, r) })
 		default:
-			s.loginPage(w, r)
+			s.carry(w, r, pageCarriage, func(w http.ResponseWriter) { s.loginPage(w, r) })
 		}
 	default:
+		if _, _, ours := s.redirected(r); ours { // a client followed a redirect of the faults
+			s.serveProvider(w, r)
+			return
+		}
 		w.WriteHeader(http.StatusNotFound)
 	}
 }
 
-func (s *Sandbox) serveCard(w http.ResponseWriter, _ *http.Request, b *business) {
-	body, maxAge, err := s.cardOf(b)
+func (s *Sandbox) serveCard(w http.ResponseWriter, r *http.Request, b *business) {
+	body, maxAge, err := s.cardOf(r.Context(), b)
 	if err != nil {
 		s.log.Error("no card", "brand", b.ID, "error", err)
 		w.WriteHeader(http.StatusInternalServerError)
@@ -245,11 +313,11 @@ func (s *Sandbox) serveCard(w http.ResponseWriter, _ *http.Request, b *business)
 }
 
 func (s *Sandbox) serveMetadata(w http.ResponseWriter, r *http.Request, b *business) {
-	if status, on := s.faults.number("metadata-status"); on {
+	if status, on := s.faults.number(r.Context(), "metadata-status"); on {
 		w.WriteHeader(status)
 		return
 	}
-	if m := s.metadataOf(b); m != nil {
+	if m := s.metadataOf(r.Context(), b); m != nil {
 		w.Header().Set("Access-Control-Allow-Origin", "*")
 		w.Header().Set("Cache-Control", cacheControl(s.params.MaxAge))
 		writeJSON(w, http.StatusOK, typeJSON, m)
@@ -267,9 +335,22 @@ func cacheControl(maxAge time.Duration) string {
 }
 
 func (s *Sandbox) serveKeys(w http.ResponseWriter, r *http.Request, b *business) {
-	if _, on := s.faults.take("jwks-down"); on {
+	if _, on := s.faults.take(r.Context(), "jwks-down"); on {
 		w.WriteHeader(http.StatusServiceUnavailable)
 		return
+	}
+	if ctx := r.Context(); s.faults.on(ctx, "key-") || s.faults.on(ctx, "jwks-") {
+		body, err := s.keysOf(ctx, b)
+		if err != nil {
+			s.log.Error("no keys", "brand", b.ID, "error", err)
+			w.WriteHeader(http.StatusInternalServerError)
+			return
+		}
+		if body != nil {
+			w.Header().Set("Cache-Control", cacheControl(s.params.MaxAge))
+			writeBody(w, http.StatusOK, typeJSON, body)
+			return
+		}
 	}
 	b.keysHandler.ServeHTTP(w, r)
 }

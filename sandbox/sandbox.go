@@ -3,17 +3,18 @@
 // domain. It is for trying personal agents, signers and Providers' clients
 // against, offline.
 //
-// [New] makes one of a [Config]; the zero Config is a sandbox on free loopback
+// [New] makes one of a [Config], which [LoadConfig] reads from a file; the zero Config is a sandbox on free loopback
 // ports with two brands: [Larkline], an airline with delegation, and [Marrow], a
 // bookshop that knows callers by identity only. [Sandbox.Start] serves it;
-// [Sandbox.Ready] says where it is and how to sign in. [Person] plays the user on
+// [Sandbox.Ready] says where it is and how to sign in. Package person plays the user on
 // the pages.
 //
 // It behaves as the protocol says and strictly so: what a Provider must refuse is
-// refused. [Sandbox.Misbehave] breaks that on demand, to see what an agent does
-// then; [Sandbox.Executed] tells what the brands really did. Its state is in memory and ends with it. It is not meant to be
-// reachable from a network that is not trusted: by default every issuer on this
-// machine may call.
+// refused. [Sandbox.SetFaults] breaks that on demand, to see what an agent does
+// then; [Sandbox.Executed] tells what the brands really did. Its state is in memory
+// and ends with it, or in the file of Config.State and goes on at the next start. It
+// is not meant to be reachable from a network that is not trusted: by default every
+// issuer on this machine may call.
 package sandbox
 
 import (
@@ -28,11 +29,14 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-json-experiment/json"
+	"github.com/hashicorp/golang-lru/v2"
 
 	"github.com/pactsigner/pactsigner/jwks"
+	"github.com/pactsigner/pactsigner/sandbox/person"
 )
 
 // Config is what a sandbox is made of. The zero value works.
@@ -50,13 +54,15 @@ type Config struct {
 	// Brands at this Provider. The brands' own domain is the first one's.
 	// Larkline and Marrow if empty.
 	Brands []Brand
-	// Accounts are the users that can sign in. If empty there is one, with a
-	// password drawn at random.
+	// OneOrigin has the Provider serve the login too: there is no own domain of the
+	// brands, and BrandListen and BrandURL must be empty.
+	OneOrigin bool
+	// Accounts are the users that can sign in. If empty there are two, with passwords
+	// drawn at random.
 	Accounts []Account
-	// Issuers tells which issuers may call beside those that register;
-	// LoopbackIssuers if nil. It is asked with the iss of a token that nobody has
-	// verified, and must take origins only.
-	Issuers func(issuer string) bool
+	// Issuers says which issuers may call. If nil, those on this machine may, and
+	// others once they registered.
+	Issuers *Issuers
 	// Params; Defaults() if zero.
 	Params Params
 	// Now is the clock; time.Now if nil.
@@ -64,26 +70,65 @@ type Config struct {
 	// Log gets why callers were refused, and failures. Nothing if nil.
 	Log *slog.Logger
 
+	// State is the SQLite file that keeps conversations, grants, receipts, registered
+	// issuers and the brands' keys, so that they survive a restart; in memory if empty.
+	// It is made with mode 0600, and one sandbox at a time uses it. What was issued
+	// names PublicURL: give the same one, or the same Listen, at the next start.
+	State string
+	// OwnerPassword opens the owner's page; drawn at random if empty.
+	OwnerPassword string
+	// FaultHeader has the header X-Sandbox-Fault of a request name faults for that
+	// request, see [FaultHeader]. Whoever can send one can then switch rules off.
+	FaultHeader bool
+	// Faults are on from the start, as [Sandbox.SetFaults] takes them.
+	Faults []string
+
 	// PasswordMemory is what hashing a password takes, in KiB; 19456 if 0. Who starts
 	// many sandboxes, for tests, takes less.
 	PasswordMemory uint32
 }
 
-// Ready says where a sandbox is and how to use it.
+// Ready says where a sandbox is and how to use it. Others are the accounts beside
+// that of Login.
 type Ready struct {
-	Provider string       `json:"provider"`
-	Audience string       `json:"audience"`
-	Brands   []ReadyBrand `json:"brands"`
-	Login    Login        `json:"login"`
-	Control  Control      `json:"control"`
+	Provider string         `json:"provider"`
+	Audience string         `json:"audience"`
+	Brands   []ReadyBrand   `json:"brands"`
+	Login    person.Login   `json:"login"`
+	Others   []person.Login `json:"others"`
+	Owner    OwnerLogin     `json:"owner"`
+	Control  Control        `json:"control"`
 }
 
+// OwnerLogin is where the owner's page is and the password that opens it. It prints
+// without the password, and encodes as JSON with it: the ready line is there to tell
+// it.
+type OwnerLogin struct {
+	URL      string `json:"url"`
+	Password string `json:"password"`
+}
+
+// String leaves the password out.
+func (o OwnerLogin) String() string { return o.URL + " [redacted]" }
+
+// GoString leaves the password out.
+func (o OwnerLogin) GoString() string { return o.String() }
+
+// Format leaves the password out, whatever the verb.
+func (o OwnerLogin) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(o.String())) }
+
+// LogValue leaves the password out.
+func (o OwnerLogin) LogValue() slog.Value { return slog.StringValue(o.String()) }
+
 // ReadyBrand is a brand and the URL of its card: the one on its own domain, which
-// redirects, where it has one.
+// redirects, where it has one. Asks are messages that need a permission, Closes one
+// that ends a conversation, for who tries the brand out.
 type ReadyBrand struct {
-	ID   string `json:"id"`
-	Name string `json:"name"`
-	Card string `json:"card"`
+	ID     string `json:"id"`
+	Name   string `json:"name"`
+	Card   string `json:"card"`
+	Asks   []Ask  `json:"asks,omitempty"`
+	Closes string `json:"closes,omitempty"`
 }
 
 // Sandbox is a Provider and a brand's domain.
@@ -93,7 +138,9 @@ type Sandbox struct {
 	brands              []*business
 	accounts            []*account
 	noAccount           *account // what a login under no account is compared with
-	announced           Login
+	announced           []person.Login
+	ownerPassword       passwordHash
+	ownerLogin          OwnerLogin
 	params              Params
 	now                 func() time.Time
 	log                 *slog.Logger
@@ -102,8 +149,16 @@ type Sandbox struct {
 	identities *identities
 	fetcher    *keyFetcher
 	faults     faults
+	keySets    *lru.Cache[string, []byte] // of issuers, as read last
 	executions executions
-	controlKey string // token of whoever may tell us to misbehave
+	spent      *lru.Cache[string, spent] // what became of pages, by hash of their secret
+	answering  sync.Mutex                // held while a consent is answered
+	owner      *owner
+	controlKey string // token of whoever may set our faults
+
+	faultHeader bool // the requests' own faults count
+	closing     chan struct{}
+	closeOnce   sync.Once
 
 	issuerLimit, userLimit, deviceLimit, loginLimit *limiter
 
@@ -122,7 +177,8 @@ type business struct {
 	Brand
 	interfaceURL    string
 	cardBody        []byte
-	key             *asKey // nil without delegation
+	key             *asKey                // nil without delegation
+	spare           atomic.Pointer[asKey] // of the key- faults
 	metadataHandler http.Handler
 	keysHandler     http.Handler
 }
@@ -144,6 +200,9 @@ func New(cfg Config) (_ *Sandbox, err error) {
 		params: cfg.Params,
 		now:    cfg.Now,
 		log:    cfg.Log,
+
+		faultHeader: cfg.FaultHeader,
+		closing:     make(chan struct{}),
 	}
 	if s.params == (Params{}) {
 		s.params = Defaults()
@@ -157,6 +216,10 @@ func New(cfg Config) (_ *Sandbox, err error) {
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
+	issuers := cmp.Or(cfg.Issuers, &Issuers{Local: true})
+	if err := issuers.validate(); err != nil {
+		return nil, fmt.Errorf("sandbox: Issuers: %w", err)
+	}
 	if err := s.openAccounts(cfg); err != nil {
 		return nil, err
 	}
@@ -168,34 +231,42 @@ func New(cfg Config) (_ *Sandbox, err error) {
 	if s.publicURL, err = s.provider.open("Listen", cfg.Listen, "PublicURL", cfg.PublicURL, s.serveProvider); err != nil {
 		return nil, err
 	}
-	if s.brandURL, err = s.brandSite.open("BrandListen", cfg.BrandListen, "BrandURL", cfg.BrandURL, s.serveBrandSite); err != nil {
+	if err := s.openBrandSite(cfg); err != nil {
 		return nil, err
 	}
+	s.ownerLogin.URL = s.ownerOrigin() + OwnerPath
 	s.audience = cmp.Or(cfg.Audience, s.publicURL+"/a2a")
+	if s.store, err = newStore(cfg.State, s.params); err != nil {
+		return nil, fmt.Errorf("sandbox: State: %w", err)
+	}
+	s.store.lax = s.lax
 	if err := s.openBrands(cfg.Brands); err != nil {
 		return nil, err
 	}
-	s.store = newStore(s.params)
+	s.spent, _ = lru.New[string, spent](spentPages) // fails only for a size under one
 	s.controlKey = newSecret("sbx_")
-	s.fetcher = newKeyFetcher()
+	s.fetcher = newKeyFetcher(s.now, s.params.KeySetRetry)
+	s.keySets, _ = lru.New[string, []byte](jwks.DefaultCacheSize) // fails only for a size under one
 	s.identities = &identities{
 		now:    s.now,
 		leeway: s.params.Leeway,
 		keys: &jwks.Cache{
-			Fetch: s.fetcher.keySet, Now: s.now,
+			Fetch: s.issuerKeys, Now: s.now,
 			TTL: s.params.KeySetTTL, RefetchEvery: s.params.KeySetRefetch,
 		},
-		allowed: cfg.Issuers,
-		registered: func(issuer string) (string, bool) {
-			p, ok := s.store.platform(issuer)
-			return p.JWKSURI, ok
+		issuers: issuers,
+		registered: func(ctx context.Context, issuer string) (string, error) {
+			p, _, err := s.store.platform(ctx, issuer)
+			return p.JWKSURI, err
 		},
 	}
-	if s.identities.allowed == nil {
-		s.identities.allowed = LoopbackIssuers
-	}
+	s.identities.lax = s.lax
 	s.issuerLimit, s.userLimit = newLimiter(s.params.IssuerLimit), newLimiter(s.params.UserLimit)
 	s.deviceLimit, s.loginLimit = newLimiter(s.params.DeviceLimit), newLimiter(s.params.LoginLimit)
+	if err := s.SetFaults(cfg.Faults...); err != nil {
+		return nil, err
+	}
+	s.owner = newOwner(s)
 	return s, nil
 }
 
@@ -228,6 +299,32 @@ func (l *listening) open(listenField, listen, urlField, origin string, h http.Ha
 	return origin, nil
 }
 
+// openBrandSite opens the brands' own domain, unless the Provider serves it all.
+func (s *Sandbox) openBrandSite(cfg Config) (err error) {
+	if !cfg.OneOrigin {
+		s.brandURL, err = s.brandSite.open("BrandListen", cfg.BrandListen, "BrandURL", cfg.BrandURL, s.serveBrandSite)
+		return err
+	}
+	if cfg.BrandListen != "" || cfg.BrandURL != "" {
+		return errors.New("sandbox: BrandListen and BrandURL must be empty with OneOrigin")
+	}
+	s.brandURL = s.publicURL
+	return nil
+}
+
+// ownerOrigin is where the owner's page is served, on loopback only: by the
+// Provider's listener, if the Provider's own origin is elsewhere.
+func (s *Sandbox) ownerOrigin() string {
+	if onLoopback(s.publicURL) {
+		return s.publicURL
+	}
+	addr := s.provider.listener.Addr()
+	if tcp, ok := addr.(*net.TCPAddr); ok && tcp.IP.IsUnspecified() {
+		return fmt.Sprintf("http://127.0.0.1:%d", tcp.Port)
+	}
+	return "http://" + addr.String()
+}
+
 func (s *Sandbox) openBrands(brands []Brand) error {
 	if len(brands) == 0 {
 		brands = []Brand{Larkline(s.now()), Marrow()}
@@ -239,11 +336,12 @@ func (s *Sandbox) openBrands(brands []Brand) error {
 		if s.business(brand.ID) != nil {
 			return fmt.Errorf("sandbox: Brands: id %q appears twice", brand.ID)
 		}
+		brand.askFirst()
 		b := &business{Brand: brand, interfaceURL: s.publicURL + "/a2a/" + brand.ID}
 		if s.audience == b.interfaceURL {
 			return errors.New("sandbox: Audience must not be an interface URL: it is what only this Provider and the issuer agreed on")
 		}
-		if err := b.open(s.publicURL, s.params.MaxAge); err != nil {
+		if err := b.open(s.publicURL, s.params.MaxAge, s.store); err != nil {
 			return fmt.Errorf("sandbox: brand %q: %w", brand.Name, err)
 		}
 		s.brands = append(s.brands, b)
@@ -251,12 +349,16 @@ func (s *Sandbox) openBrands(brands []Brand) error {
 	return nil
 }
 
-// open renders what the brand publishes.
-func (b *business) open(publicURL string, maxAge time.Duration) (err error) {
+// open renders what the brand publishes, with its key of the state.
+func (b *business) open(publicURL string, maxAge time.Duration, state *store) (err error) {
 	if b.cardBody, err = json.Marshal(b.card(publicURL)); err != nil || !b.delegated() {
 		return err
 	}
-	if b.key, err = newASKey(); err != nil {
+	private, err := state.brandKey(context.Background(), b.ID)
+	if err != nil {
+		return err
+	}
+	if b.key, err = asKeyOf(private); err != nil {
 		return err
 	}
 	body, err := json.Marshal(b.metadata())
@@ -269,6 +371,9 @@ func (b *business) open(publicURL string, maxAge time.Duration) (err error) {
 	b.metadataHandler, b.keysHandler = serve(jwks.DocumentOf(body)), serve(b.key.document)
 	return nil
 }
+
+// maxMemory bounds a brand's memory of a user, in bytes.
+const maxMemory = 256 << 10
 
 // check holds a brand to its own rules: what it used was allowed, what it misses
 // can be given.
@@ -287,12 +392,18 @@ func (b *business) check(t Turn, r Reply) error {
 	if strings.TrimSpace(r.Text) == "" {
 		return errors.New("sandbox: the brand answered nothing")
 	}
+	if r.Memory != nil && (!r.Memory.IsValid() || len(r.Memory) > maxMemory) {
+		return fmt.Errorf("sandbox: the brand's memory is not JSON, or larger than %d bytes", maxMemory)
+	}
 	return nil
 }
 
-// Start serves both listeners until Close. Call it once.
+// Start serves until Close. Call it once.
 func (s *Sandbox) Start() {
 	for _, l := range []*listening{&s.provider, &s.brandSite} {
+		if l.listener == nil { // of OneOrigin
+			continue
+		}
 		s.started.Go(func() {
 			if err := l.server.Serve(l.listener); !errors.Is(err, http.ErrServerClosed) {
 				s.log.Error("listener failed", "address", l.listener.Addr().String(), "error", err)
@@ -304,8 +415,10 @@ func (s *Sandbox) Start() {
 // closeTimeout is how long Close waits for requests in flight.
 const closeTimeout = 5 * time.Second
 
-// Close stops serving: requests in flight finish first, within five seconds.
+// Close stops serving: requests in flight finish first, within five seconds, but
+// for those that a fault holds back.
 func (s *Sandbox) Close() error {
+	s.closeOnce.Do(func() { close(s.closing) })
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	var errs []error
@@ -320,6 +433,14 @@ func (s *Sandbox) Close() error {
 		}
 	}
 	s.started.Wait()
+	for _, b := range s.brands {
+		if b.close != nil {
+			b.close()
+		}
+	}
+	if s.store != nil {
+		errs = append(errs, s.store.close())
+	}
 	if s.fetcher != nil {
 		s.fetcher.close()
 	}
@@ -335,15 +456,17 @@ func (s *Sandbox) BrandSite() http.Handler { return http.HandlerFunc(s.serveBran
 // Ready says where the sandbox is and how to sign in.
 func (s *Sandbox) Ready() Ready {
 	r := Ready{
-		Provider: s.publicURL, Audience: s.audience, Login: s.announced,
+		Provider: s.publicURL, Audience: s.audience,
+		Login: s.announced[0], Others: s.announced[1:], Owner: s.ownerLogin,
 		Control: Control{URL: s.publicURL + ControlPath, Token: s.controlKey},
 	}
 	for i, b := range s.brands {
 		card := b.cardURL()
-		if i == 0 {
+		// The Provider's own well-known card is there for a single brand only.
+		if i == 0 && (s.brandURL != s.publicURL || len(s.brands) == 1) {
 			card = s.brandURL + "/.well-known/agent-card.json"
 		}
-		r.Brands = append(r.Brands, ReadyBrand{ID: b.ID, Name: b.Name, Card: card})
+		r.Brands = append(r.Brands, ReadyBrand{ID: b.ID, Name: b.Name, Card: card, Asks: b.Asks, Closes: b.Closes})
 	}
 	return r
 }
@@ -357,14 +480,26 @@ func (s *Sandbox) business(id string) *business {
 	return nil
 }
 
-// limit uses up a call of the caller and its issuer, or says how long to wait.
+// limit uses up a call of the caller and one of its issuer. If either has none left
+// it uses up neither, and says how long to wait until both have.
 func (s *Sandbox) limit(who caller) time.Duration {
 	now := s.now()
-	wait, _ := s.userLimit.take(limitKey(who), now)
-	if wait == 0 {
-		wait, _ = s.issuerLimit.take(who.issuer, now)
+	user, userBack := s.userLimit.take(limitKey(who), now)
+	issuer, issuerBack := s.issuerLimit.take(who.issuer, now)
+	if user == 0 && issuer > 0 {
+		userBack()
 	}
-	return wait
+	if issuer == 0 && user > 0 {
+		issuerBack()
+	}
+	return max(user, issuer)
+}
+
+// lax uses a fault that makes the sandbox let pass what it must refuse. Ask it where
+// the rule would refuse, and only there.
+func (s *Sandbox) lax(ctx context.Context, fault string) bool {
+	_, on := s.faults.take(ctx, fault)
+	return on
 }
 
 // limitKey is unambiguous: an issuer holds no space.

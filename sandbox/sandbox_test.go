@@ -24,6 +24,7 @@ import (
 	"github.com/go-json-experiment/json"
 
 	"github.com/pactsigner/pactsigner/jwks"
+	"github.com/pactsigner/pactsigner/sandbox/person"
 )
 
 // clock is a time that tests move.
@@ -140,8 +141,8 @@ type world struct {
 var testStart = time.Date(2026, 11, 29, 14, 58, 20, 945_000_000, time.UTC)
 
 var testAccounts = []Account{
-	{ID: "lark-4471", Name: "Robin", Login: Login{"robin@example.com", "correct horse"}},
-	{ID: "lark-9000", Name: "Kim", Login: Login{"kim@example.com", "battery staple"}},
+	{ID: "lark-4471", Name: "Robin", Login: person.Login{Email: "robin@example.com", Password: "correct horse"}},
+	{ID: "lark-9000", Name: "Kim", Login: person.Login{Email: "kim@example.com", Password: "battery staple"}},
 }
 
 func newWorld(t *testing.T, change ...func(*Config)) *world {
@@ -361,7 +362,9 @@ func (w *world) poll(deviceCode any) answer {
 	return w.oauth("token", "grant_type", grantDeviceCode, "device_code", deviceCode.(string))
 }
 
-func (w *world) person(n int) Person { return Person{Login: testAccounts[n].Login, Client: w.client} }
+func (w *world) person(n int) person.Person {
+	return person.Person{Login: testAccounts[n].Login, Client: w.client}
+}
 
 // grant goes through the device flow and returns the token response.
 func (w *world) grant(n int, scopes string) map[string]any {
@@ -398,14 +401,14 @@ func TestReadySaysEverything(t *testing.T) {
 	if r.Audience != r.Provider+"/a2a" {
 		t.Errorf("audience %q", r.Audience)
 	}
-	if r.Control.URL != r.Provider+"/sandbox/misbehave" || len(r.Control.Token) < 40 {
+	if r.Control.URL != r.Provider+"/sandbox/faults" || len(r.Control.Token) < 40 {
 		t.Errorf("control at %q", r.Control.URL)
 	}
 	if len(r.Login.Password) < 16 || !bytes.Contains(line, []byte(r.Login.Password)) {
 		t.Errorf("no password in %s", line)
 	}
 	for _, printed := range []string{
-		fmt.Sprint(r.Login), fmt.Sprintf("%+v %#v %s", r, r.Login, Person{Login: r.Login}),
+		fmt.Sprint(r.Login), fmt.Sprintf("%+v %#v %s", r, r.Login, person.Person{Login: r.Login}),
 		r.Login.String(), r.Login.GoString(), r.Login.LogValue().String(),
 		r.Control.String(), r.Control.GoString(), r.Control.LogValue().String(),
 	} {
@@ -422,7 +425,7 @@ func TestConfigNamesTheField(t *testing.T) {
 		"BrandURL":          {BrandURL: "ftp://x"},
 		"Audience":          {PublicURL: "https://p.example", Audience: "https://p.example/a2a/" + LarklineID},
 		"Brands":            {Brands: []Brand{{ID: "x y"}}},
-		"Accounts":          {Accounts: []Account{{ID: "a", Login: Login{"a@b.example", "short"}}}},
+		"Accounts":          {Accounts: []Account{{ID: "a", Login: person.Login{Email: "a@b.example", Password: "short"}}}},
 		"Params.TokenTTL":   {Params: func() Params { p := Defaults(); p.TokenTTL = 2 * time.Hour; return p }()},
 		"Params.Leeway":     {Params: func() Params { p := Defaults(); p.Leeway = 0; return p }()},
 		"Params.LoginLimit": {Params: func() Params { p := Defaults(); p.LoginLimit.Burst = 0; return p }()},

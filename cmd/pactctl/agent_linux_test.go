@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pactsigner/pactsigner/sandbox"
+	"github.com/pactsigner/pactsigner/sandbox/person"
 )
 
 var countingDown = regexp.MustCompile(` Waiting for the sign-in at Larkline Air, (10:00|09:5\d) left`)
@@ -21,7 +21,7 @@ func (b *bench) onTerminal(answers ...string) sitting {
 		columns: 80, lines: 50, answers: answers,
 		env: append(os.Environ(), "PACT_PROFILE="+b.profile, "TZ=UTC", "TERM=xterm", "PACT_KEYRING=off", "GORACE=atexit_sleep_ms=0"),
 		onLink: func(link string) {
-			if _, err := (sandbox.Person{Login: b.box.Login}).AllowAll(context.Background(), link); err != nil {
+			if _, err := (person.Person{Login: b.box.Login}).AllowAll(context.Background(), link); err != nil {
 				b.t.Errorf("sign in: %v", err)
 			}
 		},

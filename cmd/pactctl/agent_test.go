@@ -15,6 +15,7 @@ import (
 	"github.com/pactsigner/pactsigner/internal/config"
 	"github.com/pactsigner/pactsigner/internal/server"
 	"github.com/pactsigner/pactsigner/sandbox"
+	"github.com/pactsigner/pactsigner/sandbox/person"
 )
 
 // bench is a signer and a business to run agent commands against.
@@ -88,19 +89,19 @@ func (t *terminal) String() string {
 	return t.text.String()
 }
 
-// run runs a command line; off a terminal if person is false.
-func (b *bench) run(person bool, stdin string, args ...string) (code int, stdout, stderr string) {
+// run runs a command line; off a terminal if human is false.
+func (b *bench) run(human bool, stdin string, args ...string) (code int, stdout, stderr string) {
 	b.t.Helper()
 	in, answers := io.Pipe()
 	defer answers.Close()
 	term := &terminal{answer: answers, onLink: func(link string) {
-		if _, err := (sandbox.Person{Login: b.box.Login}).AllowAll(context.Background(), link); err != nil {
+		if _, err := (person.Person{Login: b.box.Login}).AllowAll(context.Background(), link); err != nil {
 			b.t.Errorf("sign in: %v", err)
 		}
 	}}
 	var out bytes.Buffer
-	a := &app{stdin: in, stdout: &out, stderr: term, now: time.Now, zone: time.UTC, person: person}
-	if !person {
+	a := &app{stdin: in, stdout: &out, stderr: term, now: time.Now, zone: time.UTC, person: human}
+	if !human {
 		a.stdin = strings.NewReader(stdin)
 	}
 	ctx, cancel := context.WithTimeout(b.t.Context(), 20*time.Second)

@@ -17,6 +17,7 @@ import (
 	"github.com/pactsigner/pactsigner/internal/config"
 	"github.com/pactsigner/pactsigner/internal/server"
 	"github.com/pactsigner/pactsigner/sandbox"
+	"github.com/pactsigner/pactsigner/sandbox/person"
 )
 
 // demoScale divides every duration of signer, business and agent: a minute takes
@@ -100,7 +101,7 @@ type demo struct {
 
 	approvals []agent.ApprovalRequest // that the owner was asked for
 	decline   bool                    // what the owner says
-	consents  []sandbox.Consent       // that the simulated user gave
+	consents  []person.Consent        // that the simulated user gave
 
 	report demoReport
 	screen screen

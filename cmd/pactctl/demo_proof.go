@@ -53,7 +53,6 @@ type wire struct {
 
 // exchange is a request of the agent to the business and its answer.
 type exchange struct {
-	origin         string
 	purpose        egress.Purpose
 	kid            string // of the PA-JWT
 	delegation     agent.Secret
@@ -70,9 +69,6 @@ type tap struct {
 
 func (t *tap) Do(ctx context.Context, req egress.Request) (egress.Response, error) {
 	x := exchange{purpose: req.Purpose, body: agent.Secret(req.Body), sent: time.Now()}
-	if u, err := url.Parse(req.URL); err == nil {
-		x.origin = agent.Origin(u)
-	}
 	if token, err := jwks.ParseCompact(bearerOf(req.Header, "Authorization"), jose.ES256, jose.RS256); err == nil {
 		x.kid = token.KeyID
 	}
@@ -98,18 +94,6 @@ func (t *tap) Close() {
 func bearerOf(h http.Header, name string) string {
 	token, _ := strings.CutPrefix(h.Get(name), "Bearer ")
 	return token
-}
-
-// to counts the requests to an origin.
-func (w *wire) to(origin string) (n int) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, x := range w.sent {
-		if x.origin == origin {
-			n++
-		}
-	}
-	return n
 }
 
 // messages are the messages that were sent.

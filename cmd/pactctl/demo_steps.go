@@ -10,6 +10,7 @@ import (
 	"github.com/pactsigner/pactsigner/agent"
 	signerv1 "github.com/pactsigner/pactsigner/proto/pact/signer/v1"
 	"github.com/pactsigner/pactsigner/sandbox"
+	"github.com/pactsigner/pactsigner/sandbox/person"
 )
 
 // What the demo's owner says and allows.
@@ -53,7 +54,7 @@ func (d *demo) signIn(ctx context.Context, s agent.SignIn) error {
 	for i, scope := range s.Scopes {
 		ids[i] = scope.ID
 	}
-	c, err := sandbox.Person{Login: d.ready.Login}.Allow(ctx, s.Link.Reveal(), ids...)
+	c, err := person.Person{Login: d.ready.Login}.Allow(ctx, s.Link.Reveal(), ids...)
 	d.consents = append(d.consents, c)
 	return err
 }
@@ -329,7 +330,7 @@ func (d *demo) change(ctx context.Context) (string, error) {
 		Business: d.card(sandbox.LarklineID), Message: askBack, Effect: "change", Scopes: []string{rebook},
 		Conversation: d.conversation,
 	}
-	n, sent := d.turns.count(), d.wire.to(d.ready.Provider)
+	n, sent := d.turns.count(), len(d.wire.messages())
 	d.decline = true
 	declined, err := d.send(ctx, req)
 	d.decline = false
@@ -339,7 +340,7 @@ func (d *demo) change(ctx context.Context) (string, error) {
 	if err := ended(declined, agent.StatusDenied, agent.ReasonApprovalDenied); err != nil {
 		return "", err
 	}
-	untouched := d.turns.count() == n && d.wire.to(d.ready.Provider) == sent
+	untouched := d.turns.count() == n && len(d.wire.messages()) == sent
 	r, err := d.send(ctx, req)
 	if err != nil {
 		return "", err

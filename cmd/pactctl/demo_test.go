@@ -21,6 +21,7 @@ import (
 	"github.com/pactsigner/pactsigner/agent"
 	"github.com/pactsigner/pactsigner/agent/egress"
 	"github.com/pactsigner/pactsigner/sandbox"
+	"github.com/pactsigner/pactsigner/sandbox/person"
 )
 
 // listener hears everything that the agent sends and gets, and may change the
@@ -186,7 +187,7 @@ func TestDemoNarration(t *testing.T) {
 	}
 }
 
-// A demo whose business or network misbehaves fails, and says where.
+// A demo whose business or network fails does too, and says where.
 func TestDemoFails(t *testing.T) {
 	t.Parallel()
 	// forge changes receipts on their way.
@@ -337,9 +338,9 @@ func TestDemoBrowser(t *testing.T) {
 	if d.steps()[9].name != "rotate" {
 		t.Fatal("the lead would run out while the person signs in")
 	}
-	var person sync.WaitGroup
-	person.Go(func() {
-		p := sandbox.Person{}
+	var user sync.WaitGroup
+	user.Go(func() {
+		p := person.Person{}
 		link := ""
 		for lines := bufio.NewScanner(terminal); lines.Scan(); {
 			f := strings.Fields(lines.Text())
@@ -351,7 +352,7 @@ func TestDemoBrowser(t *testing.T) {
 			case len(f) == 2 && f[0] == "password":
 				p.Password = f[1]
 				// On a goroutine: the terminal does not wait for the person.
-				person.Go(func() {
+				user.Go(func() {
 					if c, err := p.AllowAll(t.Context(), link); err != nil || !c.Approved {
 						t.Errorf("consent: %+v, %v", c, err)
 					}
@@ -371,7 +372,7 @@ func TestDemoBrowser(t *testing.T) {
 	if err := screen.Close(); err != nil {
 		t.Error(err)
 	}
-	person.Wait()
+	user.Wait()
 	for value, what := range h.secrets {
 		if strings.Contains(stdout.String(), value) {
 			t.Errorf("stdout holds a %s", what)

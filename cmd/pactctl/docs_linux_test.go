@@ -21,7 +21,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/pactsigner/pactsigner/sandbox"
+	"github.com/pactsigner/pactsigner/sandbox/person"
 )
 
 // TestDocsSessions runs every command of the sessions in docs/agent.md on a real
@@ -70,7 +70,7 @@ func TestDocsSessions(t *testing.T) {
 					"PACT_SERVER=" + b.info.Admin, "PACT_TOKEN_FILE=" + b.info.AdminTokenFile,
 				},
 				onLink: func(link string) {
-					if _, err := (sandbox.Person{Login: b.box.Login}).AllowAll(context.Background(), link); err != nil {
+					if _, err := (person.Person{Login: b.box.Login}).AllowAll(context.Background(), link); err != nil {
 						t.Errorf("%s: sign in: %v", s.line, err)
 					}
 				},

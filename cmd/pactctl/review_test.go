@@ -55,9 +55,9 @@ func TestReconcileAndReview(t *testing.T) {
 	air := b.box.Brands[0].Card
 	b.json(false, 0, "enroll", "--signer", b.signer)
 	b.json(false, 0, "audiences", "set", b.box.Provider, b.box.Audience)
-	misbehave := func(specs ...string) {
+	faults := func(specs ...string) {
 		t.Helper()
-		if _, err := b.box.Control.Misbehave(t.Context(), specs...); err != nil {
+		if _, err := b.box.Control.SetFaults(t.Context(), specs...); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -79,7 +79,7 @@ func TestReconcileAndReview(t *testing.T) {
 	conversation := change(true, 0, "LK 318")["conversation"].(string)
 	waits(0)
 
-	misbehave("drop-after*1")
+	faults("drop-after*1")
 	if v := change(false, 1, "LK 204", "--yes", "--conversation", conversation); v["status"] != "outcome_unknown" {
 		t.Errorf("lost: %v", v)
 	}
@@ -127,7 +127,7 @@ func TestReconcileAndReview(t *testing.T) {
 		t.Errorf("reconcile: %v", v)
 	}
 
-	misbehave("receipt-bit*1")
+	faults("receipt-bit*1")
 	v := change(false, 0, "LK 318", "--yes")
 	evidence := v["evidence"].(map[string]any)
 	id := evidence["receipt"].(string)

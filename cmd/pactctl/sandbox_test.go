@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -17,6 +16,7 @@ import (
 
 	"github.com/pactsigner/pactsigner/agent"
 	"github.com/pactsigner/pactsigner/sandbox"
+	"github.com/pactsigner/pactsigner/sandbox/person"
 )
 
 // The ready line tells a program everything it needs, and an interrupt ends the
@@ -41,11 +41,24 @@ func TestSandboxReadyLine(t *testing.T) {
 			ID   string `json:"id"`
 			Name string `json:"name"`
 			Card string `json:"card"`
+			Asks []struct {
+				Scope string `json:"scope"`
+				Text  string `json:"text"`
+			} `json:"asks"`
+			Closes string `json:"closes"`
 		} `json:"brands"`
 		Login struct {
 			Email    string `json:"email"`
 			Password string `json:"password"`
 		} `json:"login"`
+		Others []struct {
+			Email    string `json:"email"`
+			Password string `json:"password"`
+		} `json:"others"`
+		Owner struct {
+			URL      string `json:"url"`
+			Password string `json:"password"`
+		} `json:"owner"`
 		Control struct {
 			URL   string `json:"url"`
 			Token string `json:"token"`
@@ -55,7 +68,11 @@ func TestSandboxReadyLine(t *testing.T) {
 		t.Fatalf("%v: %s", err, line)
 	}
 	if jsontext.Value(line).Kind() != '{' || ready.Audience == "" || ready.Login.Email == "" || ready.Login.Password == "" || len(ready.Brands) != 2 ||
-		ready.Control.URL != ready.Provider+"/sandbox/misbehave" || ready.Control.Token == "" {
+		ready.Control.URL != ready.Provider+"/sandbox/faults" || ready.Control.Token == "" {
+		t.Errorf("ready line %s", line)
+	}
+	if len(ready.Others) != 1 || ready.Others[0].Password == "" || ready.Owner.URL != ready.Provider+"/owner" || ready.Owner.Password == "" ||
+		len(ready.Brands[0].Asks) != 4 || ready.Brands[0].Asks[0].Scope == "" || ready.Brands[0].Asks[0].Text == "" || ready.Brands[0].Closes == "" {
 		t.Errorf("ready line %s", line)
 	}
 	for i, b := range ready.Brands {
@@ -93,11 +110,16 @@ func TestSandboxAnnouncement(t *testing.T) {
 	err := announceSandbox(a, sandbox.Ready{
 		Provider: "http://127.0.0.1:8791", Audience: "http://127.0.0.1:8791/a2a",
 		Brands: []sandbox.ReadyBrand{
-			{ID: sandbox.LarklineID, Name: "Larkline Air", Card: "http://127.0.0.1:8792/.well-known/agent-card.json"},
+			{
+				ID: sandbox.LarklineID, Name: "Larkline Air", Card: "http://127.0.0.1:8792/.well-known/agent-card.json",
+				Asks: []sandbox.Ask{{Scope: readFlights, Text: askFlights}},
+			},
 			{ID: sandbox.MarrowID, Name: "Marrow Books", Card: "http://127.0.0.1:8791/a2a/x/.well-known/agent-card.json"},
 		},
-		Login: sandbox.Login{Email: "ada@example.com", Password: "correct-horse"},
-	})
+		Login:  person.Login{Email: "ada@example.com", Password: "correct-horse"},
+		Others: []person.Login{{Email: "bo@example.com", Password: "battery-staple"}},
+		Owner:  sandbox.OwnerLogin{URL: "http://127.0.0.1:8791/owner", Password: "hidden"},
+	}, true, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,19 +128,18 @@ func TestSandboxAnnouncement(t *testing.T) {
 
 func TestSandboxUsage(t *testing.T) {
 	for line, why := range map[string]string{
-		"--listen 8791":                      "HOST:PORT",
-		"--listen :8791":                     "--public-url",
-		"--listen 0.0.0.0:8791":              "--public-url",
-		"--brand-listen x":                   "HOST:PORT",
-		"--brand-listen [::]:0":              "--brand-url",
-		"extra":                              "unknown command",
-		"--listen 127.0.0.1:0 --misbehave x": `--misbehave: sandbox: misbehave: "x": there is no such switch`,
-		"misbehave x":                        "--token-file FILE",
-		"misbehave --list x":                 "leave the SPECs out",
-		"misbehave --url 127.0.0.1:8791":     "is not a URL like",
-		"misbehave --url http://127.0.0.1/x": "is not a URL like",
-		"misbehave --url http://air.test":    "in the clear",
-		"--listen :0 --public-url http://a":  "--brand-url",
+		"--listen 8791":                       "HOST:PORT",
+		"--listen :8791":                      "--public-url",
+		"--listen 0.0.0.0:8791":               "--public-url",
+		"--brand-listen x":                    "HOST:PORT",
+		"--brand-listen [::]:0":               "--brand-url",
+		"extra":                               "unknown command",
+		"--listen 127.0.0.1:0 --fault x":      `--fault: sandbox: fault "x": there is no such fault`,
+		"faults set x":                        "--token-file FILE",
+		"faults set --url 127.0.0.1:8791":     "is not a URL like",
+		"faults set --url http://127.0.0.1/x": "is not a URL like",
+		"faults set --url http://air.test":    "in the clear",
+		"--listen :0 --public-url http://a":   "--brand-url",
 	} {
 		a, stdout, stderr := testApp("", false)
 		if code := a.run(t.Context(), append([]string{"sandbox"}, strings.Fields(line)...)); code != exitUsage || !strings.Contains(stderr.String(), why) || stdout.Len() > 0 {
@@ -128,8 +149,8 @@ func TestSandboxUsage(t *testing.T) {
 }
 
 // The control token is in its file and nowhere else, and makes the sandbox
-// misbehave while it runs.
-func TestSandboxMisbehave(t *testing.T) {
+// fail while it runs.
+func TestSandboxFaults(t *testing.T) {
 	ctx, interrupt := context.WithCancel(t.Context())
 	defer interrupt()
 	file := filepath.Join(t.TempDir(), "control.token")
@@ -141,7 +162,7 @@ func TestSandboxMisbehave(t *testing.T) {
 	a.stdout = stdout
 	code := make(chan int, 1)
 	go func() {
-		code <- a.run(ctx, []string{"sandbox", "--listen", "127.0.0.1:0", "--quiet", "--control-file", file, "--misbehave", "card-name=A, B", "--misbehave", "slow=1*2"})
+		code <- a.run(ctx, []string{"sandbox", "--listen", "127.0.0.1:0", "--quiet", "--control-file", file, "--fault", "card-name=A, B", "--fault", "slow=1*2"})
 		stdout.Close()
 	}()
 	provider, said := "", ""
@@ -165,7 +186,7 @@ func TestSandboxMisbehave(t *testing.T) {
 	do := func(args ...string) string {
 		t.Helper()
 		a, stdout, stderr := testApp("", false)
-		if code := a.run(ctx, append([]string{"sandbox", "misbehave", "--url", provider, "--token-file", file}, args...)); code != 0 {
+		if code := a.run(ctx, append([]string{"sandbox", "faults", "set", "--url", provider, "--token-file", file}, args...)); code != 0 {
 			t.Fatalf("%q: exit code %d: %s", args, code, stderr)
 		}
 		return stdout.String()
@@ -184,20 +205,20 @@ func TestSandboxMisbehave(t *testing.T) {
 		return agent.ParseCard(doc, agent.URLRules{Development: true}).Name
 	}
 	if got := name(); got != "A, B" {
-		t.Errorf("--misbehave: the card says %q", got)
+		t.Errorf("--fault: the card says %q", got)
 	}
-	if got := do("card-name=C", "drop-after*1"); got != "The sandbox misbehaves:\n  card-name=C\n  drop-after*1\n" || name() != "C" {
+	if got := do("card-name=C", "drop-after*1"); got != "The sandbox has these faults:\n  card-name=C\n  drop-after*1\n" || name() != "C" {
 		t.Errorf("said %q", got)
 	}
 	if got := do("-o", "json"); got != "{\n  \"active\": []\n}\n" || name() != "Larkline Air" {
 		t.Errorf("said %q", got)
 	}
-	if got := do(); got != "The sandbox behaves.\n" {
+	if got := do(); got != "The sandbox has no fault.\n" {
 		t.Errorf("said %q", got)
 	}
-	for args, why := range map[string]string{"grant-aud": "write grant-aud=TEXT", "receipt": "near it are receipt-bit"} {
+	for args, why := range map[string]string{"grant-aud=": "write grant-aud=TEXT", "receipt": "near it are receipt-bit"} {
 		a, _, stderr := testApp("", false)
-		if code := a.run(ctx, []string{"sandbox", "misbehave", "--url", provider, "--token-file", file, args}); code != exitFailed || !strings.Contains(stderr.String(), why) {
+		if code := a.run(ctx, []string{"sandbox", "faults", "set", "--url", provider, "--token-file", file, args}); code != exitFailed || !strings.Contains(stderr.String(), why) {
 			t.Errorf("%s: exit code %d: %s", args, code, stderr)
 		}
 	}
@@ -206,26 +227,43 @@ func TestSandboxMisbehave(t *testing.T) {
 		t.Errorf("exit code %d: %s", got, stderr)
 	}
 	a, _, stderr = testApp("", false) // nobody is there
-	if code := a.run(t.Context(), []string{"sandbox", "misbehave", "--url", "http://127.0.0.1:1", "--token-file", file}); code != exitFailed ||
+	if code := a.run(t.Context(), []string{"sandbox", "faults", "set", "--url", "http://127.0.0.1:1", "--token-file", file}); code != exitFailed ||
 		!strings.Contains(stderr.String(), "is it running there?") || !strings.HasSuffix(stderr.String(), ": say where it is with --url\n") {
 		t.Errorf("exit code %d: %s", code, stderr)
 	}
 }
 
-func TestMisbehaviourList(t *testing.T) {
+// The list is one line of 80 columns for each fault, and in JSON name and about.
+func TestFaultList(t *testing.T) {
 	a, stdout, _ := testApp("", false)
-	if code := a.run(t.Context(), []string{"sandbox", "misbehave", "--list"}); code != 0 {
+	if code := a.run(t.Context(), []string{"sandbox", "faults"}); code != 0 {
 		t.Fatal(code)
 	}
-	golden(t, "misbehave.txt", stdout.Bytes())
+	all := sandbox.Faults()
+	lines := strings.Split(strings.TrimSuffix(stdout.String(), "\n"), "\n")
+	if len(lines) != len(all)+1 {
+		t.Errorf("%d lines for %d faults", len(lines), len(all))
+	}
+	for _, line := range lines {
+		if n := len([]rune(line)); n > 80 {
+			t.Errorf("%d columns: %s", n, line)
+		}
+	}
+	golden(t, "faults.txt", stdout.Bytes())
 	a, stdout, _ = testApp("", false)
-	if code := a.run(t.Context(), []string{"sandbox", "misbehave", "--list", "-o", "json"}); code != 0 {
+	if code := a.run(t.Context(), []string{"sandbox", "faults", "-o", "json"}); code != 0 {
 		t.Fatal(code)
 	}
-	var list struct {
-		Switches []sandbox.Misbehaviour `json:"switches"`
+	var list []struct {
+		Name  string `json:"name"`
+		About string `json:"about"`
 	}
-	if err := json.Unmarshal(stdout.Bytes(), &list, json.RejectUnknownMembers(true)); err != nil || !slices.Equal(list.Switches, sandbox.Misbehaviours()) {
-		t.Errorf("%v: %s", err, stdout)
+	if err := json.Unmarshal(stdout.Bytes(), &list, json.RejectUnknownMembers(true)); err != nil || len(list) != len(all) {
+		t.Fatalf("%v: %s", err, stdout)
+	}
+	for i, f := range all {
+		if list[i].Name != f.Name || list[i].About != f.About {
+			t.Errorf("%+v, want %+v", list[i], f)
+		}
 	}
 }

@@ -14,9 +14,9 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// misbehaving is a world in which all switches can be seen: what a raw client gets
-// is put in words that are the same each time, but for a switch.
-type misbehaving struct {
+// faulty is a world in which all faults can be seen: what a raw client gets
+// is put in words that are the same each time, but for a fault.
+type faulty struct {
 	*world
 	access  string // a delegation token for scopeUpcoming and scopeRebook
 	grantID string // of access
@@ -25,10 +25,10 @@ type misbehaving struct {
 	last    string // and of the one before
 }
 
-func newMisbehaving(t *testing.T) *misbehaving {
+func newFaulty(t *testing.T) *faulty {
 	t.Helper()
-	m := &misbehaving{world: newWorld(t, func(c *Config) {
-		c.Params = Defaults()
+	m := &faulty{world: newWorld(t, func(c *Config) {
+		c.Params, c.FaultHeader = Defaults(), true
 		c.Params.DeviceLimit.Burst, c.Params.UserLimit.Burst, c.Params.IssuerLimit.Burst = 10000, 10000, 10000
 	})}
 	m.access = text(t, m.grant(0, scopeUpcoming+" "+scopeRebook), "access_token")
@@ -42,9 +42,9 @@ func newMisbehaving(t *testing.T) *misbehaving {
 	return m
 }
 
-func (m *misbehaving) on(specs ...string) {
+func (m *faulty) on(specs ...string) {
 	m.t.Helper()
-	if err := m.sandbox.Misbehave(specs...); err != nil {
+	if err := m.sandbox.SetFaults(specs...); err != nil {
 		m.t.Fatal(err)
 	}
 }
@@ -61,21 +61,41 @@ func words(a answer, v ...any) string {
 	return s + " " + fmt.Sprint(v...)
 }
 
-func (m *misbehaving) card() string {
+func (m *faulty) card() string {
 	a := m.do(http.MethodGet, m.url(LarklineID, ".well-known/agent-card.json"), "")
 	return words(a, string(a.body), " is JSON: ", jsontext.Value(a.body).IsValid())
 }
 
-func (m *misbehaving) metadata() string {
+func (m *faulty) metadata() string {
 	a := m.do(http.MethodGet, m.url(LarklineID, "oauth/.well-known/oauth-authorization-server"), "")
 	return words(a, string(a.body))
 }
 
-func (m *misbehaving) keys() string {
-	return words(m.do(http.MethodGet, m.url(LarklineID, "oauth/jwks.json"), ""))
+func (m *faulty) keys() string {
+	a := m.do(http.MethodGet, m.url(LarklineID, "oauth/jwks.json"), "")
+	var set struct {
+		Keys []map[string]string `json:"keys"`
+	}
+	_ = json.Unmarshal(a.body, &set) // there may be none
+	var keys []string
+	for _, key := range set.Keys {
+		keys = append(keys, m.whose(key["kid"]))
+		if key["d"] != "" {
+			keys = append(keys, "with d")
+		}
+	}
+	return words(a, keys)
 }
 
-func (m *misbehaving) signIn() string {
+// whose says whether a key is the one that Larkline has without faults.
+func (m *faulty) whose(kid string) string {
+	if kid == m.sandbox.business(LarklineID).key.id {
+		return "ours"
+	}
+	return "another"
+}
+
+func (m *faulty) signIn() string {
 	a := m.oauth("device_authorization", "scope", scopeUpcoming)
 	if a.status != http.StatusOK {
 		return words(a, string(a.body))
@@ -89,7 +109,7 @@ func (m *misbehaving) signIn() string {
 }
 
 // tokenWords are those of an answer of the token endpoint.
-func tokenWords(m *misbehaving, a answer) string {
+func tokenWords(m *faulty, a answer) string {
 	if a.status != http.StatusOK {
 		return words(a, string(a.body))
 	}
@@ -100,28 +120,35 @@ func tokenWords(m *misbehaving, a answer) string {
 	if err := cmp.Or(err, json.Unmarshal(payload, &c)); err != nil {
 		m.t.Fatal(err)
 	}
-	return words(a, v["scope"], v["expires_in"], v["refresh_token"] != nil, " token ",
-		c.ClientID, c.Issuer, c.Audience, c.Scope, c.Expires-c.IssuedAt, " signed ", m.signed(text(m.t, v, "access_token")))
+	access := text(m.t, v, "access_token")
+	return words(a, v["token_type"], " ", v["scope"], v["expires_in"], v["refresh_token"] != nil, " token ",
+		c.ClientID, c.Issuer, c.Audience, c.Scope, c.Expires-c.IssuedAt, " signed ", m.signed(access), " by ", m.whose(kidOf(m.t, access)))
 }
 
-// signed tells whether a published key signed a JWS.
-func (m *misbehaving) signed(compact string) bool {
+// kidOf is the kid of a JWS.
+func kidOf(t *testing.T, compact string) string {
+	t.Helper()
 	var h struct {
 		Kid string `json:"kid"`
 	}
 	parts := strings.Split(compact, ".")
 	header, err := base64.RawURLEncoding.DecodeString(parts[0])
 	if err := cmp.Or(err, json.Unmarshal(header, &h)); err != nil {
-		m.t.Fatal(err)
+		t.Fatal(err)
 	}
-	key, ok := m.asKeys().Find(h.Kid, "ES256")
+	return h.Kid
+}
+
+// signed tells whether a published key signed a JWS.
+func (m *faulty) signed(compact string) bool {
+	key, ok := m.asKeys().Find(kidOf(m.t, compact), "ES256")
 	return ok && verifies(m.t, compact, key.Public)
 }
 
 // poll is the first poll of a sign-in that the user has allowed.
-func (m *misbehaving) poll() string { return tokenWords(m, m.polled()) }
+func (m *faulty) poll() string { return tokenWords(m, m.polled()) }
 
-func (m *misbehaving) polled() answer {
+func (m *faulty) polled() answer {
 	d := m.device(scopeUpcoming)
 	if _, err := m.person(0).AllowAll(m.t.Context(), text(m.t, d, "verification_uri_complete")); err != nil {
 		m.t.Fatal(err)
@@ -130,7 +157,7 @@ func (m *misbehaving) polled() answer {
 }
 
 // refresh refreshes twice with the same token.
-func (m *misbehaving) refresh() string {
+func (m *faulty) refresh() string {
 	resp := m.grant(0, scopeUpcoming+" "+scopeRebook)
 	token := text(m.t, resp, "refresh_token")
 	first := m.oauth("token", "grant_type", grantRefresh, "refresh_token", token)
@@ -139,7 +166,7 @@ func (m *misbehaving) refresh() string {
 }
 
 // identity uses a PA-JWT twice.
-func (m *misbehaving) identity() string {
+func (m *faulty) identity() string {
 	said, auth := "", "Authorization: Bearer "+m.token()
 	for range 2 {
 		said += words(m.do(http.MethodGet, m.url(LarklineID, "tasks"), "", auth)) + " "
@@ -147,14 +174,14 @@ func (m *misbehaving) identity() string {
 	return said
 }
 
-func (m *misbehaving) delegation() string {
+func (m *faulty) delegation() string {
 	a := m.say(LarklineID, newUUID(), "", "hello", m.access)
 	return words(a)
 }
 
 // send sends a message without delegation, and the same again; how long that took
 // in seconds, and how often it ran.
-func (m *misbehaving) send() string {
+func (m *faulty) send() string {
 	began, ran, id := time.Now(), len(m.sandbox.Executed()), newUUID()
 	body := `{"message":{"messageId":"` + id + `","contextId":"` + m.context + `","role":"ROLE_USER","parts":[{"text":"Is LK 204 on time?"}]}}`
 	said := ""
@@ -174,7 +201,7 @@ func (m *misbehaving) send() string {
 	return said + fmt.Sprint("took ", time.Since(began).Round(time.Second), " ran ", len(m.sandbox.Executed())-ran)
 }
 
-func (m *misbehaving) messageWords(body []byte) string {
+func (m *faulty) messageWords(body []byte) string {
 	var v struct {
 		Error   any `json:"error"`
 		Message struct {
@@ -196,14 +223,20 @@ func (m *misbehaving) messageWords(body []byte) string {
 	return fmt.Sprint(v.Error, v.Message.Role, " context ", context, v.Message.Parts)
 }
 
+// twoTalks speaks in a new conversation and then in the one of always.
+func (m *faulty) twoTalks() string {
+	m.say(LarklineID, newUUID(), "", "hello", "")
+	return m.messageWords(m.say(LarklineID, newUUID(), m.context, "Is LK 204 on time?", "").body)
+}
+
 // failure is an A2A error.
-func (m *misbehaving) failure() string {
+func (m *faulty) failure() string {
 	a := m.call(http.MethodGet, m.url(LarklineID, "tasks/x"), "")
 	return words(a, string(a.body))
 }
 
 // stepUp is a turn that lacks permission, and then the same turn with it.
-func (m *misbehaving) stepUp() string {
+func (m *faulty) stepUp() string {
 	a := m.say(LarklineID, newUUID(), "", "Show my upcoming flights", "")
 	m.context = text(m.t, a.json(m.t), "task", "contextId")
 	said := m.taskWords(a)
@@ -211,11 +244,11 @@ func (m *misbehaving) stepUp() string {
 }
 
 // hello is a turn that needs no permission.
-func (m *misbehaving) hello() string {
+func (m *faulty) hello() string {
 	return m.taskWords(m.say(LarklineID, newUUID(), "", "hello", ""))
 }
 
-func (m *misbehaving) taskWords(a answer) string {
+func (m *faulty) taskWords(a answer) string {
 	task, ok := a.json(m.t)["task"]
 	if !ok {
 		return "no step-up"
@@ -224,6 +257,6 @@ func (m *misbehaving) taskWords(a answer) string {
 	if at := strings.Index(link, "user_code"); at >= 0 {
 		link = link[:at]
 	}
-	return words(a, dig(m.t, task, "metadata", "pact.missingScopes"), " link ", link,
+	return words(a, dig(m.t, task, "metadata", "pact.missingScopes"), " ", dig(m.t, task, "status", "state"), " link ", link,
 		" messageId ", dig(m.t, task, "status", "message", "messageId") != nil)
 }

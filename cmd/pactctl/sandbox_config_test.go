@@ -1,0 +1,158 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/pactsigner/pactsigner/sandbox"
+)
+
+const kestrel = `
+listen: 127.0.0.1:0
+audience: urn:of:the:file
+faults: [card-name=Of the file]
+accounts:
+  - {id: u-1, email: ada@example.com, password: correct horse}
+owner: {password: of the file}
+brands:
+  - {id: kestrel, name: Kestrel Cycles, description: Repairs bicycles., replies: [{text: Hello.}]}
+`
+
+func sandboxFile(t *testing.T, content string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "sandbox.yaml")
+	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// startSandbox runs pactctl sandbox until the test ends, and returns its ready line.
+func startSandbox(t *testing.T, args ...string) (ready sandbox.Ready) {
+	t.Helper()
+	ctx, interrupt := context.WithCancel(t.Context())
+	a, _, stderr := testApp("", false)
+	out, stdout := io.Pipe()
+	a.stdout = stdout
+	code := make(chan int, 1)
+	go func() {
+		code <- a.run(ctx, append([]string{"sandbox", "--quiet", "-o", "json"}, args...))
+		stdout.Close()
+	}()
+	t.Cleanup(func() {
+		interrupt()
+		if got := <-code; got != 0 {
+			t.Errorf("exit code %d: %s", got, stderr)
+		}
+	})
+	line, err := bufio.NewReader(out).ReadBytes('\n')
+	if err != nil {
+		interrupt()
+		t.Fatalf("%v: %s", err, stderr)
+	}
+	if err := json.Unmarshal(line, &ready); err != nil {
+		t.Fatal(err)
+	}
+	return ready
+}
+
+func cardName(t *testing.T, card string) string {
+	t.Helper()
+	resp, err := http.Get(card)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var doc struct {
+		Name string `json:"name"`
+	}
+	if err := json.UnmarshalRead(resp.Body, &doc); err != nil {
+		t.Fatal(err)
+	}
+	return doc.Name
+}
+
+// A file says what is served, at one origin; flags go before it.
+func TestSandboxOfAFile(t *testing.T) {
+	file := sandboxFile(t, kestrel)
+	r := startSandbox(t, "--config", file)
+	if len(r.Brands) != 1 || r.Brands[0].Card != r.Provider+"/.well-known/agent-card.json" || r.Audience != "urn:of:the:file" ||
+		r.Login.Email != "ada@example.com" || r.Login.Password != "correct horse" || len(r.Others) > 0 || r.Owner.Password != "of the file" {
+		t.Errorf("%+v", r)
+	}
+	if got := cardName(t, r.Brands[0].Card); got != "Of the file" {
+		t.Errorf("the card says %q", got)
+	}
+
+	owner, state := filepath.Join(t.TempDir(), "owner"), filepath.Join(t.TempDir(), "state.db")
+	if err := os.WriteFile(owner, []byte("of the flag\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r = startSandbox(t, "--config", file, "--audience", "urn:of:the:flag", "--owner-password-file", owner, "--state", state,
+		"--fault", "card-name=Of the flag", "--brand-listen", "127.0.0.1:0")
+	if r.Audience != "urn:of:the:flag" || r.Owner.Password != "of the flag" || strings.HasPrefix(r.Brands[0].Card, r.Provider) {
+		t.Errorf("%+v", r)
+	}
+	if got := cardName(t, r.Brands[0].Card); got != "Of the flag" {
+		t.Errorf("the card says %q", got)
+	}
+	if info, err := os.Stat(state); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("state: %v, %v", info, err)
+	}
+}
+
+func TestSandboxFileCheck(t *testing.T) {
+	file := sandboxFile(t, kestrel)
+	a, stdout, stderr := testApp("", false)
+	if code := a.run(t.Context(), []string{"sandbox", "--config", file, "--check"}); code != 0 || stdout.String() != file+" is sound.\n" {
+		t.Errorf("exit code %d: %s%s", code, stdout, stderr)
+	}
+	bad := sandboxFile(t, "brands:\n  - {id: kestrel, name: K, descrption: Repairs bicycles.}\n")
+	for args, why := range map[string]string{
+		"--check":                                    "name it with --config",
+		"--config " + bad:                            "sandbox.yaml:2: brands[0].descrption: there is no such key; did you mean description?",
+		"--config " + bad + " --check":               "sandbox.yaml:2: ",
+		"--config nowhere.yaml":                      "--config: sandbox: configuration file: open nowhere.yaml",
+		"--owner-password-file nowhere":              "--owner-password-file: ",
+		"--config " + sandboxFile(t, "listen: ':0'"): "--public-url",
+		"--config " + sandboxFile(t, "listen: 127.0.0.1:0\nbrandListen: '0.0.0.0:0'"): "--brand-url",
+	} {
+		a, stdout, stderr := testApp("", false)
+		if code := a.run(t.Context(), append([]string{"sandbox"}, strings.Fields(args)...)); code != exitUsage || !strings.Contains(stderr.String(), why) || stdout.Len() > 0 {
+			t.Errorf("%s: exit code %d: %s", args, code, stderr)
+		}
+	}
+}
+
+// Where it listens follows from what is said of it.
+func TestSandboxListens(t *testing.T) {
+	for _, tc := range []struct {
+		name          string
+		file, said    sandbox.Config
+		changed       string
+		listen, brand string
+	}{
+		{"nothing said", sandbox.Config{}, sandbox.Config{}, "", sandboxListen, sandboxBrandListen},
+		{"a flag", sandbox.Config{}, sandbox.Config{Listen: "127.0.0.2:1"}, "listen", "127.0.0.2:1", "127.0.0.2:0"},
+		{"a loopback origin", sandbox.Config{PublicURL: "http://localhost:81", OneOrigin: true}, sandbox.Config{}, "", "localhost:81", ""},
+		{"without a port", sandbox.Config{PublicURL: "http://[::1]", OneOrigin: true}, sandbox.Config{}, "", "[::1]:80", ""},
+		{"behind a proxy", sandbox.Config{PublicURL: "https://p.example", OneOrigin: true}, sandbox.Config{}, "", sandboxListen, ""},
+		{"the flag's origin", sandbox.Config{PublicURL: "http://127.0.0.1:81", OneOrigin: true}, sandbox.Config{PublicURL: "http://127.0.0.1:82"}, "public-url", "127.0.0.1:82", ""},
+		{"two origins", sandbox.Config{PublicURL: "http://127.0.0.1:81", BrandURL: "http://127.0.0.1:82"}, sandbox.Config{}, "", "127.0.0.1:81", "127.0.0.1:82"},
+		{"a second by flag", sandbox.Config{PublicURL: "http://127.0.0.1:81", OneOrigin: true}, sandbox.Config{BrandURL: "http://127.0.0.1:82"}, "brand-url", "127.0.0.1:81", "127.0.0.1:82"},
+	} {
+		cfg := tc.file
+		err := overrideSandbox(&cfg, tc.said, func(flag string) bool { return flag == tc.changed })
+		if err != nil || cfg.Listen != tc.listen || cfg.BrandListen != tc.brand || cfg.OneOrigin != (tc.brand == "") {
+			t.Errorf("%s: %q and %q, %v, %v; want %q and %q", tc.name, cfg.Listen, cfg.BrandListen, cfg.OneOrigin, err, tc.listen, tc.brand)
+		}
+	}
+}
