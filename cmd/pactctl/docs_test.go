@@ -137,7 +137,7 @@ func TestDocsVariables(t *testing.T) {
 func TestDocsCommands(t *testing.T) {
 	a, _, _ := testApp("", false)
 	root, found := newRootCmd(a), 0
-	for _, name := range []string{agentPage, "../../docs/operating.md", "../../docs/contract.md", "../../README.md"} {
+	for _, name := range []string{agentPage, "../../docs/operating.md", "../../docs/contract.md", "../../docs/conformance.md", "../../README.md"} {
 		page, err := os.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)

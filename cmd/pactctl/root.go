@@ -154,6 +154,7 @@ for what the first one is ending.`,
 		newAuditCmd(a),
 		newStateCmd(a),
 		newSandboxCmd(a),
+		newConformanceCmd(a),
 		newDemoCmd(a),
 		newVersionCmd(a),
 	)
