@@ -16,7 +16,7 @@ test: servers
 	$(GO) test -race -timeout 20m ./...
 	$(GO) test -run 'TestFleetProperty' ./killswitch
 
-# Vault and Redis for the tests, as far as they are not there.
+# Vault, Redis and Chromium for the tests, as far as they are not there.
 servers:
 	@$(GO) run ./test/servers/get
 

@@ -1,6 +1,6 @@
-// Command get obtains the servers that the tests run against: it builds Vault
-// from its Go module into the user's cache, and installs Redis from the system's
-// packages if it is not there, which needs root. What is there it leaves alone.
+// Command get obtains what the tests run against: it builds Vault from its Go
+// module into the user's cache, and installs Redis and Chromium from the system's
+// packages if they are not there, which needs root. What is there it leaves alone.
 //
 //	go run ./test/servers/get
 package main
@@ -19,7 +19,7 @@ import (
 )
 
 func main() {
-	if err := errors.Join(vault(), redis()); err != nil {
+	if err := errors.Join(vault(), redis(), chromium()); err != nil {
 		fmt.Fprintf(os.Stderr, "get: %v\n", err)
 		os.Exit(1)
 	}
@@ -67,20 +67,33 @@ func redis() error {
 			missing = append(missing, pkg)
 		}
 	}
-	if len(missing) == 0 {
+	return install("Redis", "redis-server, redis-sentinel and redis-cli, 6.2 or later", missing...)
+}
+
+// chromium installs Chromium, with a font that its pages can be looked at in.
+func chromium() error {
+	if _, err := servers.Chromium(); err == nil {
+		return nil
+	}
+	return install("Chromium", "Chromium or Google Chrome", "chromium", "fonts-liberation")
+}
+
+// install installs packages of the system. Who cannot is told what is needed.
+func install(name, needed string, packages ...string) error {
+	if len(packages) == 0 {
 		return nil
 	}
 	apt, err := exec.LookPath("apt-get")
 	if err != nil || os.Geteuid() != 0 {
-		return fmt.Errorf("no Redis, and only root on a system with apt-get can install it here: install redis-server, redis-sentinel and redis-cli, 6.2 or later (packages %s)", strings.Join(missing, ", "))
+		return fmt.Errorf("no %s, and only root on a system with apt-get can install it here: install %s (packages %s)", name, needed, strings.Join(packages, ", "))
 	}
-	for _, args := range [][]string{{"update", "-q"}, append([]string{"install", "-qy", "--no-install-recommends"}, missing...)} {
+	for _, args := range [][]string{{"update", "-q"}, append([]string{"install", "-qy", "--no-install-recommends"}, packages...)} {
 		cmd := exec.Command(apt, args...)
 		// The tests start their own: the system's need not run.
 		cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "RUNLEVEL=1")
 		cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 		if err := cmd.Run(); err != nil {
-			return fmt.Errorf("install Redis: apt-get %s: %w", args[0], err)
+			return fmt.Errorf("install %s: apt-get %s: %w", name, args[0], err)
 		}
 	}
 	return nil
