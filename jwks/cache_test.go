@@ -184,7 +184,7 @@ func TestCacheCallerThatLeavesHarmsNobody(t *testing.T) {
 		synctest.Wait()
 		cancel()
 		wg.Wait()
-		o.want(t, 2)
+		o.want(t, 1) // the one that stayed has what was begun before
 
 		// Nor does it use up the fetch for an unknown kid.
 		o.set("a", "b")
@@ -212,4 +212,98 @@ func TestCacheForgetsTheLeastRecentlyUsed(t *testing.T) {
 	if got := fmt.Sprint(calls); got != "map[1:1 2:2 3:1]" {
 		t.Error(got)
 	}
+}
+
+// Callers that hang up while their key is looked for make one fetch, not one each.
+func TestCacheFetchesOnceForThoseWhoHangUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := &origin{kids: []string{"a"}}
+		c := &Cache{Fetch: o.fetch}
+		look(t, c, "a", nil)
+		o.delay = 100 * time.Millisecond
+		for range 60 { // for 60 times 1 ms, and then some
+			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+			if _, err := c.Key(ctx, "https://x", "b", jose.ES256); !errors.Is(err, context.DeadlineExceeded) {
+				t.Fatalf("got %v", err)
+			}
+			cancel()
+		}
+		time.Sleep(time.Second)
+		look(t, c, "b", ErrUnknownKey)
+		o.want(t, 2)
+	})
+}
+
+// While an unknown kid is looked for, who uses a known one waits for nothing.
+func TestCacheKnownKidWaitsForNoFetch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := &origin{kids: []string{"a"}}
+		c := &Cache{Fetch: o.fetch}
+		look(t, c, "a", nil)
+		o.delay = 10 * time.Second
+		var wg sync.WaitGroup
+		wg.Go(func() { look(t, c, "b", ErrUnknownKey) })
+		synctest.Wait()
+		start := time.Now()
+		look(t, c, "a", nil)
+		look(t, c, "", nil)
+		if waited := time.Since(start); waited > 0 {
+			t.Errorf("waited %v", waited)
+		}
+		wg.Wait()
+		o.want(t, 2)
+	})
+}
+
+// Sets that cannot be had take no place, and a set that lost its place is not
+// looked at more often for unknown kids.
+func TestCacheUnderManyURLs(t *testing.T) {
+	calls := map[string]int{}
+	o := &origin{kids: []string{"a"}}
+	c := &Cache{Size: 2, Now: func() time.Time { return time.Unix(0, 0) }, Fetch: func(ctx context.Context, url string) ([]byte, error) {
+		calls[url]++
+		if url[0] == 'j' {
+			return nil, errors.New("junk")
+		}
+		return o.fetch(ctx, url)
+	}}
+	at := func(url, kid string, want error) {
+		t.Helper()
+		if _, err := c.Key(t.Context(), url, kid, jose.ES256); !errors.Is(err, want) {
+			t.Fatalf("%s at %s: %v, want %v", kid, url, err, want)
+		}
+	}
+	at("victim", "a", nil)
+	for i := range 64 {
+		at(fmt.Sprint("junk", i), "a", ErrUnavailable)
+	}
+	at("victim", "a", nil)
+	if calls["victim"] != 1 {
+		t.Fatalf("%d fetches: sets that are none took its place", calls["victim"])
+	}
+	at("victim", "b", ErrUnknownKey)
+	for _, url := range []string{"other 1", "other 2", "other 3"} {
+		at(url, "a", nil)
+		at(url, "b", ErrUnknownKey)
+	}
+	at("victim", "a", nil)
+	at("victim", "b", ErrUnknownKey)
+	if calls["victim"] != 3 {
+		t.Errorf("%d fetches: one at first, one for b, one since others took its place", calls["victim"])
+	}
+}
+
+// A fetch that was refused before anybody was asked uses up nothing.
+func TestCacheNotAsked(t *testing.T) {
+	o := &origin{kids: []string{"a"}}
+	c, _ := clocked(o)
+	look(t, c, "a", nil)
+	o.fail = fmt.Errorf("no room: %w", ErrNotAsked)
+	look(t, c, "b", ErrUnavailable)
+	look(t, c, "b", ErrNotAsked)
+	o.fail = nil
+	o.set("a", "b")
+	look(t, c, "b", nil)
+	look(t, c, "c", ErrUnknownKey)
+	o.want(t, 4)
 }
