@@ -3,12 +3,16 @@ package conformance
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/pactsigner/pactsigner/sandbox/person"
 )
 
 // card is an Agent Card as the suite found it: what is missing or wrong in it is the
@@ -34,7 +38,9 @@ type card struct {
 	scopesJSON  jsontext.Value
 	oauthScheme string // its name among the card's schemes
 
-	asked, asksFirst bool // whether a greeting is answered with a step-up; see converses
+	greeted   bool  // what follows is known; see answers
+	mute      error // why a greeting brings neither reply nor step-up
+	asksFirst bool  // a greeting is answered with a step-up
 }
 
 // Scope is a permission as a card states it.
@@ -124,7 +130,58 @@ func (r *run) load(ctx context.Context) error {
 		}
 		r.cards = append(r.cards, c)
 	}
+	r.choose()
 	r.loaded = true
+	return nil
+}
+
+// choose leaves out the cards that nothing is checked of, if there are more than two.
+func (r *run) choose() {
+	if len(r.cards) <= 2 {
+		return
+	}
+	all := r.cards
+	r.cards = nil
+	var had [2]bool
+	for _, c := range all {
+		kind := 0
+		if c.delegated {
+			kind = 1
+		}
+		switch {
+		case c.err != nil: // card-served tells
+		case had[kind]:
+			r.leftOut = append(r.leftOut, c)
+			continue
+		default:
+			had[kind] = true
+		}
+		r.cards = append(r.cards, c)
+	}
+}
+
+// askable is a *ConfigError if a message was given for a scope that no card has.
+func (r *run) askable(ctx context.Context) error {
+	if len(r.cfg.Asks) == 0 {
+		return nil
+	}
+	if err := r.load(ctx); err != nil {
+		return fmt.Errorf("conformance: %w", err)
+	}
+	known := map[string]bool{}
+	for _, c := range slices.Concat(r.cards, r.leftOut) {
+		if c.err != nil {
+			return nil // nobody knows
+		}
+		for _, id := range c.scopeIDs() {
+			known[id] = true
+		}
+	}
+	for _, ask := range r.cfg.Asks {
+		if len(known) > 0 && !known[ask.Scope] { // none: card-delegation tells
+			return &ConfigError{"Asks", fmt.Sprintf("no card has the scope %q: they have %s", ask.Scope, listed(slices.Sorted(maps.Keys(known))))}
+		}
+	}
 	return nil
 }
 
@@ -167,26 +224,10 @@ func (r *run) fetchCard(ctx context.Context, c *card) (*answer, error) {
 // refuseURL says why an agent does not use a URL that a Provider names; empty if it
 // does.
 func (r *run) refuseURL(raw string) string {
-	u, err := url.Parse(raw)
-	switch {
-	case raw == "":
-		return "is missing"
-	case err != nil:
-		return "does not parse"
-	case u.Host == "" || u.Opaque != "":
-		return "is not absolute"
-	case u.User != nil:
-		return "has user-info"
-	case u.Fragment != "":
+	if strings.Contains(raw, "#") {
 		return "has a fragment"
-	case u.Scheme == "https":
-		return ""
-	case u.Scheme != "http":
-		return "is not https"
-	case !r.cfg.Development || !loopback(u.Hostname()):
-		return "is http (that is for loopback in development)"
 	}
-	return ""
+	return person.RefuseURL(raw, r.cfg.Development)
 }
 
 // parse reads what the run needs of a card, as far as it is there.

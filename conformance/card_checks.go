@@ -15,7 +15,7 @@ import (
 const fromCard = "Agent Card and transport"
 
 var cardChecks = []check{
-	{Check{ID: "card-served", Requirement: "a GET by anybody is 200 with one JSON object", Source: fromCard}, checkCardServed},
+	{Check{ID: "card-served", Requirement: "a GET by anybody is 200 with one JSON object", Source: fromCard}, insist(checkCardServed)},
 	{Check{ID: "card-redirects", Requirement: "redirects are few, by https, and end at a card", Source: fromCard}, checkCardRedirects},
 	{Check{ID: "card-unknown-brand", Requirement: "the card of a brand that is not there is 404", Source: fromCard}, checkCardUnknownBrand},
 	{Check{ID: "card-fields", Requirement: "every required member is there, of its type", Source: fromCard}, eachCard(checkCardFields)},
@@ -60,6 +60,13 @@ func (r *run) sayCards() {
 			as = append(as, "the card alone")
 		}
 		r.remark("%s is checked for %s", clip(c.title()), strings.Join(as, " and "))
+	}
+	if len(r.leftOut) > 0 {
+		names := make([]string, len(r.leftOut))
+		for i, c := range r.leftOut {
+			names[i] = clip(c.title())
+		}
+		r.remark("left out: %s", strings.Join(names, ", "))
 	}
 }
 
@@ -106,7 +113,7 @@ func checkCardRedirects(ctx context.Context, r *run) error {
 	for _, c := range r.cards {
 		var bad *redirectError
 		switch {
-		case errors.As(c.err, &bad), c.hops > 0 && c.err != nil:
+		case errors.As(c.err, &bad):
 			there = true
 			f.add("", c.err)
 		case c.err == nil:

@@ -38,29 +38,44 @@ type answer struct {
 
 const (
 	maxAnswer  = 512 << 10 // bytes; the most that agents read of anything
-	maxRetries = 2         // after a 429
+	maxRetries = 2         // of a request after a 429
+	maxGivenUp = 2         // requests in a row that got nothing but 429
+	maxWaited  = 2 * time.Minute
 )
+
+// busyError is a request that was answered 429 for as long as the suite waits. How
+// often one may call is open, so it is why a check cannot be done, unless the check
+// insists.
+type busyError struct{ notRunError }
+
+func (e *busyError) Unwrap() error { return errNotRun }
+
+func busy(format string, args ...any) error {
+	return &busyError{notRunError{fmt.Sprintf(format, args...)}}
+}
 
 // seconds is Retry-After as delay-seconds; else it is a date (RFC 9110 section 10.2.3).
 var seconds = regexp.MustCompile(`^[0-9]{1,9}$`)
 
 // do makes a request and reads the answer. Redirects are not followed. After a 429
-// it waits as the Provider says and asks again, twice at most. An answer that does not
-// come in time, or is too long, is an error.
+// it waits as the Provider says and asks again, twice at most, and in a whole run for
+// maxWaited; then it is a *busyError. An answer that does not come in time, or is too
+// long, is an error.
 func (r *run) do(ctx context.Context, c call) (*answer, error) {
+	asked := c.method + " " + r.short(c.url)
+	if r.givenUp(asked) {
+		return nil, busy("%s: nothing but 429 before", asked)
+	}
 	for retries := 0; ; retries++ {
 		a, err := r.once(ctx, c)
 		if err != nil || a.status != http.StatusTooManyRequests {
+			r.through(asked, true)
 			return a, err
 		}
-		wait, err := r.retryAfter(a)
-		switch {
-		case err != nil:
+		wait, err := r.retryAfter(a, retries)
+		if err != nil {
+			r.through(asked, false)
 			return nil, err
-		case retries == maxRetries:
-			return nil, fmt.Errorf("%s: still 429 after %d waits of the Retry-After", a.asked, retries)
-		case wait > maxWait:
-			return nil, fmt.Errorf("%s: 429 with a Retry-After of %v: the suite waits %v at most; let it through", a.asked, wait, maxWait)
 		}
 		if err := r.cfg.Sleep(ctx, wait); err != nil {
 			return nil, err
@@ -68,21 +83,55 @@ func (r *run) do(ctx context.Context, c call) (*answer, error) {
 	}
 }
 
-// retryAfter is how long a 429 says to wait. A date is taken by the suite's clock.
-func (r *run) retryAfter(a *answer) (time.Duration, error) {
+// givenUp tells whether a route answers nothing but 429.
+func (r *run) givenUp(asked string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.gaveUp[asked] >= maxGivenUp
+}
+
+// through notes that a request got another answer than 429, or none but that.
+func (r *run) through(asked string, yes bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.gaveUp == nil {
+		r.gaveUp = map[string]int{}
+	}
+	if r.gaveUp[asked]++; yes {
+		r.gaveUp[asked] = 0
+	}
+}
+
+// retryAfter is how long a 429 says to wait, if that is still to be waited. A date is
+// taken by the suite's clock.
+func (r *run) retryAfter(a *answer, retries int) (time.Duration, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.tooMany++
-	after := a.header.Get("Retry-After")
+	wait, ok := r.delay(a.header.Get("Retry-After"))
+	switch {
+	case !ok:
+		r.unsaid = fmt.Errorf("%s: 429 with Retry-After %q: must be seconds or a date to come back after", a.asked, clip(a.header.Get("Retry-After")))
+		return 0, busy("%v", r.unsaid)
+	case retries == maxRetries:
+		return 0, busy("%s: still 429 after %d waits of the Retry-After", a.asked, retries)
+	case wait > maxWait:
+		return 0, busy("%s: 429 with a Retry-After of %v: the suite waits %v at most; let it through", a.asked, wait, maxWait)
+	case r.waited+wait > maxWaited:
+		return 0, busy("%s: 429, and the suite waited %v after those before, of %v at most in all; let it through", a.asked, r.waited, maxWaited)
+	}
+	r.waited += wait
+	return wait, nil
+}
+
+// delay reads a Retry-After.
+func (r *run) delay(after string) (time.Duration, bool) {
 	if seconds.MatchString(after) {
 		n, _ := strconv.Atoi(after) // digits, few
-		return time.Duration(n) * time.Second, nil
+		return time.Duration(n) * time.Second, true
 	}
-	if date, err := http.ParseTime(after); err == nil {
-		return max(0, date.Sub(r.now())), nil
-	}
-	r.unsaid = fmt.Errorf("%s: 429 with Retry-After %q: must be seconds or a date to come back after", a.asked, clip(after))
-	return 0, r.unsaid
+	date, err := http.ParseTime(after)
+	return max(0, date.Sub(r.now())), err == nil
 }
 
 // once makes one request.
@@ -138,6 +187,9 @@ func (r *run) once(ctx context.Context, c call) (*answer, error) {
 func (r *run) unanswered(ctx context.Context, asked string, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err() // the run ends
+	}
+	if near := tooNear(err); near != nil {
+		return near
 	}
 	r.answered(false)
 	var detail *url.Error

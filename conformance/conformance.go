@@ -16,10 +16,8 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"net/netip"
 	"net/url"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/pactsigner/pactsigner/sandbox/person"
@@ -27,9 +25,10 @@ import (
 
 // Config says whom to check and with what. Cards and Audience are required.
 type Config struct {
-	// Cards are the URLs of one or two Agent Cards of the Provider. A card with
-	// delegation is checked for Identity and Delegated, another for Identity only.
-	// With one of each, the Identity checks run with the latter.
+	// Cards are the URLs of Agent Cards of the Provider, 1 to 20. The first that has
+	// delegation is checked for Delegated, and the first that has none for Identity; a
+	// card that is alone is checked for both, or for Identity only. Of more than two
+	// the rest is left out.
 	Cards []string
 	// Audience is what PA-JWTs for this Provider have as aud.
 	Audience string
@@ -37,17 +36,20 @@ type Config struct {
 	// Login is a user who can sign in with the brand that has delegation. Without
 	// it what needs a grant is not run. Other is another user; it is needed by few.
 	Login, Other Login
-	// Asks are messages that need a scope of the card each, for step-ups. By
-	// default the scope's own description is said. Closes is a message that ends a
-	// conversation, if there is one.
+	// Asks are messages that need a scope of the card each, for step-ups: one that is
+	// answered without its scope fails. By default the scope's own description is said,
+	// and proves nothing. Closes is a message that ends a conversation, if there is one.
 	Asks   []Ask
 	Closes string
+	// Brands are the same for the brand of one card, by its URL. Of these, Asks and
+	// Closes win.
+	Brands map[string]Brand
 
 	// Issuers are where the suite serves the issuers of its two agents.
 	Issuers [2]Endpoint
 
-	// Slow runs also the checks that wait for something to expire, for as long as
-	// the Provider says.
+	// Slow waits for things to expire for as long as the Provider says they live;
+	// else that is done only if it takes less than a minute.
 	Slow bool
 	// Only are ids or sections of the checks to run; all if empty.
 	Only []string
@@ -72,6 +74,12 @@ type Login = person.Login
 type Ask struct {
 	Scope string `json:"scope"`
 	Text  string `json:"text"`
+}
+
+// Brand is what is said to one brand.
+type Brand struct {
+	Asks   []Ask
+	Closes string
 }
 
 // Endpoint is where one of the suite's issuers listens and how others reach it.
@@ -99,7 +107,7 @@ type Check struct {
 	Source      string `json:"source"`      // where the protocol says so
 	// Delegated checks are of the profile Delegated, others of Identity.
 	Delegated bool `json:"delegated"`
-	// Slow checks wait for minutes, and run only with [Config.Slow].
+	// Slow checks wait until something expires; see [Config.Slow].
 	Slow bool `json:"slow"`
 }
 
@@ -211,6 +219,9 @@ func Run(ctx context.Context, cfg Config) ([]Result, error) {
 		return nil, err
 	}
 	defer r.close()
+	if err := r.askable(ctx); err != nil {
+		return nil, err
+	}
 	var results []Result
 	for _, c := range selected {
 		result := r.result(ctx, c)
@@ -227,13 +238,13 @@ func Run(ctx context.Context, cfg Config) ([]Result, error) {
 
 const (
 	defaultTimeout = 10 * time.Second
-	maxCards       = 2
+	maxCards       = 20
 )
 
 // complete fills in what was left out and selects the checks.
 func (cfg *Config) complete() ([]check, error) {
 	if n := len(cfg.Cards); n < 1 || n > maxCards {
-		return nil, &ConfigError{"Cards", fmt.Sprintf("%d given: give one card's URL, or two", n)}
+		return nil, &ConfigError{"Cards", fmt.Sprintf("%d given: give the URLs of 1 to %d cards", n, maxCards)}
 	}
 	local := true
 	for _, card := range cfg.Cards {
@@ -241,7 +252,7 @@ func (cfg *Config) complete() ([]check, error) {
 		if err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" {
 			return nil, &ConfigError{"Cards", fmt.Sprintf("%q is not the URL of a card, such as https://brand.example/.well-known/agent-card.json", card)}
 		}
-		local = local && loopback(u.Hostname())
+		local = local && person.Loopback(u.Hostname())
 	}
 	cfg.Development = cfg.Development || local
 	if cfg.Audience == "" {
@@ -299,12 +310,6 @@ func sleep(ctx context.Context, d time.Duration) error {
 func isOrigin(raw string) bool {
 	u, err := url.Parse(raw)
 	return err == nil && (u.Scheme == "https" || u.Scheme == "http") && u.Host != "" && raw == u.Scheme+"://"+u.Host
-}
-
-// loopback tells whether a host name is this machine.
-func loopback(host string) bool {
-	addr, err := netip.ParseAddr(host)
-	return strings.EqualFold(host, "localhost") || err == nil && addr.Unmap().IsLoopback()
 }
 
 // field names a field of an issuer's endpoint.

@@ -3,6 +3,7 @@ package conformance
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/cookiejar"
 	"slices"
@@ -23,6 +24,7 @@ type delegatedState struct {
 	keysErr       error
 	pagesSilent   int            // pages in a row that did not come
 	silentAt      map[string]int // by OAuth endpoint: requests in a row without an answer
+	fruitless     time.Duration  // waited for codes that stay undecided
 	waiting       *device        // a code that nobody decides
 	waitingErr    error
 	grants        map[string]grantOrErr
@@ -177,7 +179,10 @@ func (r *run) agent(ctx context.Context) (*card, party, error) {
 // user plays somebody in front of the Provider's pages, with a browser of their own.
 func (r *run) user(login Login, userCode string) person.Person {
 	jar, _ := cookiejar.New(nil) // never fails
-	return person.Person{Login: login, UserCode: userCode, Client: &http.Client{Transport: r.client.Transport, Timeout: r.cfg.Timeout, Jar: jar}}
+	return person.Person{
+		Login: login, UserCode: userCode, Development: r.cfg.Development,
+		Client: &http.Client{Transport: r.client.Transport, Timeout: r.cfg.Timeout, Jar: jar},
+	}
 }
 
 // link is where the user goes for a code; it may be opened. Without a link that holds
@@ -211,6 +216,9 @@ func (r *run) signIn(ctx context.Context, link, userCode string, login Login) (*
 		return nil, notRun("the sign-in pages were not answered: see signin-pages")
 	}
 	page, err := r.user(login, userCode).SignIn(ctx, link)
+	if errors.Is(err, person.ErrLogin) {
+		err = fmt.Errorf("%w: are --email and --password right?", err)
+	}
 	return page, r.pageError(ctx, err)
 }
 
@@ -220,6 +228,9 @@ const maxEndpointSilence = 2
 
 // pageError counts the pages that do not come.
 func (r *run) pageError(ctx context.Context, err error) error {
+	if near := tooNear(err); near != nil {
+		return near
+	}
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()

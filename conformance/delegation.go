@@ -159,7 +159,8 @@ func checkDelegationUser(ctx context.Context, r *run) error {
 	if err != nil {
 		return err
 	}
-	a, err := r.delegatedSend(ctx, c, g, say{text: greeting})
+	said := newUUID()
+	a, err := r.delegatedSend(ctx, c, g, say{text: greeting, messageID: said})
 	if err != nil {
 		return err
 	}
@@ -174,10 +175,21 @@ func checkDelegationUser(ctx context.Context, r *run) error {
 	if sameUser(g.Access, other.Access) {
 		return notRun("both logins are the same user of the brand")
 	}
-	if a, err = r.delegatedSend(ctx, c, other, say{text: greeting, contextID: first.ContextID}); err != nil {
-		return err
+	var f findings
+	for _, t := range []struct {
+		what string
+		say  say
+	}{
+		{"another message", say{text: greeting, contextID: first.ContextID}},
+		{"the message that was answered there", say{text: greeting, contextID: first.ContextID, messageID: said}},
+	} {
+		a, err := r.delegatedSend(ctx, c, other, t.say)
+		if err == nil {
+			err = a.refuses(invalidParams)
+		}
+		f.add(t.what, err)
 	}
-	return a.refuses(invalidParams)
+	return f.err()
 }
 
 // sameUser tells whether two delegation tokens are of the same sub, if they say so.

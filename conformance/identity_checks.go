@@ -167,18 +167,16 @@ func algorithmCases(r *run, _ *card, i *issuer) []tokenCase {
 }
 
 func kidCases(r *run, _ *card, i *issuer) []tokenCase {
-	return []tokenCase{
-		{"a kid that is not in the JWKS", r.token(i, header("kid", newID()))},
-		{"no kid", r.token(i, header("kid", nil))},
-	}
-}
-
-func typeCases(r *run, _ *card, i *issuer) []tokenCase {
-	return []tokenCase{{"typ at+jwt", r.token(i, header("typ", "at+jwt"))}}
+	return []tokenCase{{"a kid that is not in the JWKS", r.token(i, header("kid", newID()))}}
 }
 
 func audienceCases(r *run, c *card, i *issuer) []tokenCase {
-	cases := []tokenCase{{"another aud", r.token(i, claim("aud", "https://other.invalid"))}}
+	aud := []rune(r.cfg.Audience)
+	cases := []tokenCase{
+		{"another aud", r.token(i, claim("aud", "https://other.invalid"))},
+		{"an aud with more at its end", r.token(i, claim("aud", string(aud)+"x"))},
+		{"an aud without its last character", r.token(i, claim("aud", string(aud[:len(aud)-1])))},
+	}
 	if c.interfaceURL != r.cfg.Audience {
 		cases = append(cases, tokenCase{"the interface URL as aud", r.token(i, claim("aud", c.interfaceURL))})
 	}
@@ -244,6 +242,8 @@ func checkAuthLifetime(ctx context.Context, r *run) error {
 	f.add("", r.refuses(ctx, c, []tokenCase{
 		{"exp 340 s after iat", r.lived(i, r.now(), 340*time.Second)},
 		{"no exp", r.token(i, claim("exp", nil))},
+		{"no iat", r.token(i, claim("iat", nil))},
+		{"an iat that is a string", r.token(i, claim("iat", fmt.Sprint(r.now().Unix())))},
 	}))
 	a, err := r.tasks(ctx, c, r.lived(i, r.now(), 300*time.Second))
 	if err == nil {

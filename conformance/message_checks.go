@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,7 +16,7 @@ import (
 const fromMessages = "Messages"
 
 var messageChecks = []check{
-	{Check{ID: "message-reply", Requirement: "a reply has ROLE_AGENT, a contextId and a text", Source: fromMessages}, checkMessageReply},
+	{Check{ID: "message-reply", Requirement: "a reply has ROLE_AGENT, a contextId and a text", Source: fromMessages}, insist(checkMessageReply)},
 	{Check{ID: "message-contexts", Requirement: "a context is minted, or kept when it is named", Source: fromMessages}, checkMessageContexts},
 	{Check{ID: "message-repeat", Requirement: "the same messageId again brings the stored reply", Source: fromMessages}, checkMessageRepeat},
 	{Check{ID: "message-concurrent", Requirement: "a message that comes twice at once runs once", Source: fromMessages}, checkMessageConcurrent},
@@ -30,15 +31,18 @@ var messageChecks = []check{
 	{Check{ID: "message-retry-after", Requirement: "a 429 says with Retry-After when to come back", Source: fromMessages}, checkMessageRetryAfter},
 }
 
-// accepting is the card to send messages to, once a token is taken.
+// accepting is the card to send messages to, once a greeting was answered.
 func (r *run) accepting(ctx context.Context) (*card, error) {
-	c, _, err := r.authenticated(ctx)
+	c, _, err := r.talks(ctx)
 	return c, err
 }
 
 func checkMessageReply(ctx context.Context, r *run) error {
-	c, err := r.accepting(ctx)
+	c, _, err := r.authenticated(ctx)
 	if err != nil {
+		return err
+	}
+	if err := r.answers(ctx, c); err != nil {
 		return err
 	}
 	a, err := r.chat(ctx, c, say{})
@@ -104,7 +108,53 @@ func checkMessageRepeat(ctx context.Context, r *run) error {
 	if !sameMessage(a, again) {
 		return errors.New("the same messageId again in its context brought another reply: must be the stored one")
 	}
-	return nil
+	return r.repeatElsewhere(ctx, c, message, a)
+}
+
+// repeatElsewhere uses a messageId again outside of its context, where it is another
+// message, and as others, to whom the reply says nothing.
+func (r *run) repeatElsewhere(ctx context.Context, c *card, said say, stored *answer) error {
+	own := said.contextID
+	another, err := r.open(ctx, c)
+	if err != nil {
+		return err
+	}
+	type elsewhere struct {
+		what           string
+		contextID, not string // it may be answered in, and must not be
+		token          string
+	}
+	stranger := r.token(r.issuers[0], claim("sub", r.stranger))
+	cases := []elsewhere{
+		{"in another context of the user", another, own, ""},
+		{"without a context", "", own, ""},
+		{"by another user, without a context", "", own, stranger},
+		{"by another user, in its context", own, own, stranger},
+	}
+	if second, err := r.second(ctx); err == nil {
+		cases = append(cases,
+			elsewhere{"by another issuer's user, without a context", "", own, r.token(second)},
+			elsewhere{"by another issuer's user, in its context", own, own, r.token(second)})
+	} else if ctx.Err() != nil {
+		return err
+	}
+	var f findings
+	for _, t := range cases {
+		again := say{messageID: said.messageID, contextID: t.contextID, token: t.token, text: greeting}
+		send := r.chat
+		if t.token != "" { // nobody granted them anything
+			send = r.send
+		}
+		a, err := send(ctx, c, again)
+		if err == nil && a.status == http.StatusOK {
+			m, rerr := a.reply()
+			if sameMessage(stored, a) || rerr == nil && m.ContextID == t.not {
+				err = fmt.Errorf("%s: 200 with the reply of its context: that is for the user there alone", a.asked)
+			}
+		}
+		f.add("the same messageId "+t.what, err)
+	}
+	return f.err()
 }
 
 // sameMessage tells whether two answers bring the same message, member by member.
@@ -120,7 +170,7 @@ func sameMessage(a, b *answer) bool {
 }
 
 // atOnce is how many times a message is sent at the same time.
-const atOnce = 4
+const atOnce = 2
 
 func checkMessageConcurrent(ctx context.Context, r *run) error {
 	c, err := r.accepting(ctx)
@@ -269,7 +319,7 @@ func parts(parts ...any) map[string]any { return map[string]any{"parts": parts} 
 func member(name string, value any) map[string]any { return map[string]any{name: value} }
 
 func checkMessageSchema(ctx context.Context, r *run) error {
-	c, i, err := r.authenticated(ctx)
+	c, i, err := r.talks(ctx)
 	if err != nil {
 		return err
 	}
@@ -355,7 +405,7 @@ func checkMessageTaskID(ctx context.Context, r *run) error {
 }
 
 func checkMessageErrors(ctx context.Context, r *run) error {
-	c, i, err := r.authenticated(ctx)
+	c, i, err := r.talks(ctx)
 	if err != nil {
 		return err
 	}
@@ -418,14 +468,15 @@ func checkMessageClosed(ctx context.Context, r *run) error {
 	if err != nil {
 		return err
 	}
-	if r.cfg.Closes == "" {
+	closes := cmp.Or(r.cfg.Closes, r.cfg.Brands[c.url].Closes)
+	if closes == "" {
 		return notRun("it needs a message that ends a conversation")
 	}
 	contextID, err := r.open(ctx, c)
 	if err != nil {
 		return err
 	}
-	a, err := r.chat(ctx, c, say{contextID: contextID, text: r.cfg.Closes})
+	a, err := r.chat(ctx, c, say{contextID: contextID, text: closes})
 	if err != nil {
 		return err
 	}
@@ -445,21 +496,17 @@ func checkMessageClosed(ctx context.Context, r *run) error {
 }
 
 func checkMessageRetryAfter(ctx context.Context, r *run) error {
-	c, err := r.accepting(ctx)
+	c, _, err := r.authenticated(ctx)
 	if err != nil {
 		return err
 	}
-	a, err := r.chat(ctx, c, say{})
-	if err == nil {
-		err = a.wants(http.StatusOK)
-	}
-	if err != nil {
-		return err
-	}
-	if r.unsaid != nil {
+	_, err = r.chat(ctx, c, say{})
+	switch {
+	case r.unsaid != nil:
 		return r.unsaid
-	}
-	if r.tooMany == 0 {
+	case err != nil:
+		return lacking("nothing could be said", err)
+	case r.tooMany == 0:
 		r.remark("there was no 429 so far")
 	}
 	return nil

@@ -129,6 +129,14 @@ func (a *answer) task() (task, error) {
 	return *body.Task, nil
 }
 
+// isTask tells whether the answer is a task, however it is made.
+func (a *answer) isTask() bool {
+	var body struct {
+		Task jsontext.Value `json:"task"`
+	}
+	return a.status == http.StatusOK && a.object(&body) == nil && body.Task.Kind() == '{'
+}
+
 // greeting needs no permission, and changes nothing.
 const greeting = "Hello! What can you do for me?"
 
@@ -137,16 +145,55 @@ func goodMessage() string {
 	return fmt.Sprintf(`{"message":{"messageId":%q,"role":"ROLE_USER","parts":[{"text":%q}]}}`, newUUID(), greeting)
 }
 
-// converses is the delegation token that a brand's replies need: none, unless it
-// answers even a greeting with a step-up, as some do.
-func (r *run) converses(ctx context.Context, c *card) (delegation string, err error) {
-	if !c.asked {
-		a, err := r.send(ctx, c, say{text: greeting})
-		if err != nil {
-			return "", err
+// answers tells, once, why a brand does not answer a greeting: with a reply, or with a
+// step-up, as some do.
+func (r *run) answers(ctx context.Context, c *card) error {
+	if !c.greeted {
+		err := r.greet(ctx, c)
+		if ctx.Err() != nil {
+			return ctx.Err()
 		}
-		t, err := a.task()
-		c.asked, c.asksFirst = true, err == nil && t.Status.State == stateAuthRequired
+		c.greeted, c.mute = true, err
+	}
+	return c.mute
+}
+
+func (r *run) greet(ctx context.Context, c *card) error {
+	a, err := r.send(ctx, c, say{text: greeting})
+	if err != nil {
+		return err
+	}
+	if t, err := a.task(); err == nil && t.Status.State == stateAuthRequired {
+		c.asksFirst = true
+		return nil
+	}
+	_, err = a.reply()
+	return err
+}
+
+// talks is the card to send messages to, and an issuer whose tokens are taken, once a
+// greeting was answered.
+func (r *run) talks(ctx context.Context) (*card, *issuer, error) {
+	c, i, err := r.authenticated(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	return c, i, r.heard(ctx, c)
+}
+
+// heard is why nothing can be said to a brand.
+func (r *run) heard(ctx context.Context, c *card) error {
+	if err := r.answers(ctx, c); err != nil && ctx.Err() == nil {
+		return notRun("the brand does not answer a greeting: see message-reply")
+	}
+	return ctx.Err()
+}
+
+// converses is the delegation token that a brand's replies need: none, unless it
+// answers even a greeting with a step-up.
+func (r *run) converses(ctx context.Context, c *card) (delegation string, err error) {
+	if err := r.heard(ctx, c); err != nil {
+		return "", err
 	}
 	if !c.asksFirst || !c.delegated {
 		return "", nil
@@ -172,6 +219,15 @@ func (r *run) chat(ctx context.Context, c *card, s say) (*answer, error) {
 		s.text = greeting
 	}
 	return r.send(ctx, c, s)
+}
+
+// draw says something that draws a step-up.
+func (r *run) draw(ctx context.Context, s *stepUp) (task, error) {
+	a, err := r.send(ctx, s.card, say{text: s.ask.Text})
+	if err != nil {
+		return task{}, err
+	}
+	return a.task()
 }
 
 // open opens a conversation with a greeting and returns its contextId.

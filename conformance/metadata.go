@@ -19,7 +19,7 @@ import (
 const fromDelegation = "Delegation"
 
 var metadataChecks = []check{
-	{Check{ID: "metadata-served", Requirement: "a GET by anybody brings it: 200, one JSON object", Source: fromDelegation}, checkMetadataServed},
+	{Check{ID: "metadata-served", Requirement: "a GET by anybody brings it: 200, one JSON object", Source: fromDelegation}, insist(checkMetadataServed)},
 	{Check{ID: "metadata-endpoints", Requirement: "endpoints as on the card, issuer and jwks_uri", Source: fromDelegation}, checkMetadataEndpoints},
 	{Check{ID: "metadata-issuer", Requirement: "issuer and jwks_uri belong to its URL (RFC 8414)", Source: fromDelegation}, checkMetadataIssuer},
 	{Check{ID: "metadata-keys", Requirement: "jwks_uri has public ES256 or RS256 keys", Source: fromDelegation}, checkMetadataKeys},

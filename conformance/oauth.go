@@ -7,15 +7,12 @@ import (
 	"net/url"
 	"strings"
 	"time"
-
-	"github.com/go-json-experiment/json"
 )
 
 var oauthChecks = []check{
-	{Check{ID: "device-response", Requirement: "a sign-in starts with codes, links and times", Source: fromDelegation + ", step 1"}, checkDeviceResponse},
+	{Check{ID: "device-response", Requirement: "a sign-in starts with codes, links and times", Source: fromDelegation + ", step 1"}, insist(checkDeviceResponse)},
 	{Check{ID: "oauth-auth", Requirement: "each OAuth call needs a PA-JWT, else 401", Source: fromDelegation}, checkOAuthAuth},
 	{Check{ID: "oauth-client", Requirement: "client_id is the issuer, else 401 invalid_client", Source: fromDelegation}, checkOAuthClient},
-	{Check{ID: "oauth-form", Requirement: "what is not form-encoded is refused", Source: fromDelegation}, checkOAuthForm},
 	{Check{ID: "oauth-scope", Requirement: "a scope that is not on the card is invalid_scope", Source: fromDelegation + ", step 1"}, checkOAuthScope},
 	{Check{ID: "oauth-grant-type", Requirement: "another grant type is unsupported_grant_type", Source: fromDelegation + ", step 4"}, checkOAuthGrantType},
 	{Check{ID: "oauth-errors", Requirement: "errors are 400 and JSON with error", Source: fromDelegation}, checkOAuthErrors},
@@ -42,12 +39,12 @@ type device struct {
 
 // requestDevice asks for a sign-in.
 func (r *run) requestDevice(ctx context.Context, c *card, p party, scopes ...string) (*answer, error) {
-	return r.oauthCall(ctx, c.deviceURL, r.tokenOf(p), url.Values{"client_id": {p.issuer.url}, "scope": {strings.Join(scopes, " ")}})
+	return r.callOAuth(ctx, c.deviceURL, r.tokenOf(p), url.Values{"client_id": {p.issuer.url}, "scope": {strings.Join(scopes, " ")}})
 }
 
-// oauthCall posts a form to an OAuth endpoint, unless that left the last ones without
+// callOAuth posts a form to an OAuth endpoint, unless that left the last ones without
 // an answer.
-func (r *run) oauthCall(ctx context.Context, address, token string, form url.Values) (*answer, error) {
+func (r *run) callOAuth(ctx context.Context, address, token string, form url.Values) (*answer, error) {
 	if r.silentAt[address] >= maxEndpointSilence {
 		return nil, notRun("%s was not answered: see device-response and token-response", r.short(address))
 	}
@@ -84,20 +81,30 @@ func (r *run) startDevice(ctx context.Context, c *card, p party, scopes ...strin
 	return d, nil
 }
 
-// undecided is a code that no user decides about, made once.
-func (r *run) undecided(ctx context.Context) (*card, *device, error) {
+// begun is a sign-in of its own, for all scopes of the card.
+func (r *run) begun(ctx context.Context) (*card, *device, error) {
 	c, p, err := r.agent(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
+	d, err := r.startDevice(ctx, c, p, c.scopeIDs()...)
+	return c, d, lacking("no sign-in could be started", err)
+}
+
+// undecided is a code that no user decides about, made once.
+func (r *run) undecided(ctx context.Context) (*card, *device, error) {
 	if r.waiting == nil && r.waitingErr == nil {
-		d, err := r.startDevice(ctx, c, p, c.scopeIDs()...)
+		_, d, err := r.begun(ctx)
 		if ctx.Err() != nil {
 			return nil, nil, ctx.Err()
 		}
-		r.waiting, r.waitingErr = d, lacking("no sign-in could be started", err)
+		r.waiting, r.waitingErr = d, err
 	}
-	return c, r.waiting, r.waitingErr
+	if r.waitingErr != nil {
+		return nil, nil, r.waitingErr
+	}
+	c, err := r.delegated(ctx)
+	return c, r.waiting, err
 }
 
 func checkDeviceResponse(ctx context.Context, r *run) error {
@@ -151,90 +158,89 @@ func (r *run) judgeDevice(body []byte) error {
 	return m.err()
 }
 
-// oauthCalls are the calls that every OAuth rule is about, as good ones but for the
-// token and what a case changes.
-func (d *device) oauthCalls(c *card) []struct {
+// oauthCall is a good call of an OAuth endpoint.
+type oauthCall struct {
+	what string
 	url  string
+	as   party
 	form url.Values
-} {
-	return []struct {
-		url  string
-		form url.Values
-	}{
-		{c.deviceURL, url.Values{"client_id": {d.party.issuer.url}, "scope": {c.scopes[0].ID}}},
-		{c.tokenURL, url.Values{"client_id": {d.party.issuer.url}, "grant_type": {grantDevice}, "device_code": {d.Code}}},
+}
+
+// oauthCalls are the calls that every OAuth rule is about: for a code that nobody
+// decides, and for a refresh token if one is to be had.
+func (r *run) oauthCalls(ctx context.Context) ([]oauthCall, error) {
+	c, d, err := r.undecided(ctx)
+	if err != nil {
+		return nil, err
 	}
+	calls := []oauthCall{
+		{"the start of a sign-in", c.deviceURL, d.party, url.Values{"scope": {c.scopes[0].ID}}},
+		{"a poll", c.tokenURL, d.party, url.Values{"grant_type": {grantDevice}, "device_code": {d.Code}}},
+	}
+	g, err := r.refreshable(ctx)
+	switch {
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	case err != nil:
+		r.remark("a refresh was not tried: %v", err)
+	default:
+		calls = append(calls, oauthCall{"a refresh", c.refreshURL, g.grant.party, url.Values{"grant_type": {grantRefresh}, "refresh_token": {g.current}}})
+	}
+	for _, good := range calls {
+		good.form.Set("client_id", good.as.issuer.url)
+	}
+	return calls, nil
+}
+
+// badly makes such a call that must be refused.
+func (r *run) badly(ctx context.Context, bad oauthCall, token string) (*answer, error) {
+	a, err := r.callOAuth(ctx, bad.url, token, bad.form)
+	if err == nil && a.status == http.StatusOK && bad.form.Has("refresh_token") {
+		r.rotating = nil // it is spent
+	}
+	return a, err
 }
 
 func checkOAuthAuth(ctx context.Context, r *run) error {
-	c, d, err := r.undecided(ctx)
+	calls, err := r.oauthCalls(ctx)
 	if err != nil {
 		return err
 	}
 	var f findings
-	for _, call := range d.oauthCalls(c) {
+	for _, call := range calls {
 		for _, bad := range []struct{ what, token string }{
 			{"without a PA-JWT", ""},
-			{"with a PA-JWT of a wrong signature", tampered(r.tokenOf(d.party))},
+			{"with a PA-JWT of a wrong signature", tampered(r.tokenOf(call.as))},
 		} {
-			a, err := r.oauthCall(ctx, call.url, bad.token, call.form)
+			a, err := r.badly(ctx, call, bad.token)
 			if err == nil {
 				err = a.challenges(challengeIdentity)
 			}
-			f.add(bad.what, err)
+			f.add(call.what+" "+bad.what, err)
 		}
 	}
 	return f.err()
 }
 
 func checkOAuthClient(ctx context.Context, r *run) error {
-	c, d, err := r.undecided(ctx)
+	calls, err := r.oauthCalls(ctx)
 	if err != nil {
 		return err
 	}
 	var f findings
-	for _, call := range d.oauthCalls(c) {
+	for _, call := range calls {
 		call.form.Set("client_id", r.issuers[1].url)
-		a, err := r.oauthCall(ctx, call.url, r.tokenOf(d.party), call.form)
+		a, err := r.badly(ctx, call, r.tokenOf(call.as))
 		if err == nil {
 			err = a.oauth("invalid_client")
 		}
-		f.add("another issuer's client_id", err)
+		f.add(call.what+" with another issuer's client_id", err)
 		call.form.Del("client_id")
-		if a, err = r.oauthCall(ctx, call.url, r.tokenOf(d.party), call.form); err == nil {
+		if a, err = r.badly(ctx, call, r.tokenOf(call.as)); err == nil {
 			// RFC 6749 section 5.2 has a code of its own for a parameter that is missing.
 			err = a.oauth("invalid_client", "invalid_request")
 		}
-		f.add("no client_id", err)
-	}
-	return f.err()
-}
-
-func checkOAuthForm(ctx context.Context, r *run) error {
-	c, d, err := r.undecided(ctx)
-	if err != nil {
-		return err
-	}
-	var f findings
-	for _, good := range d.oauthCalls(c) {
-		members := map[string]string{}
-		for name := range good.form {
-			members[name] = good.form.Get(name)
-		}
-		body, err := json.Marshal(members)
-		if err != nil {
-			return fmt.Errorf("conformance: %w", err)
-		}
-		a, err := r.do(ctx, call{
-			method: http.MethodPost, url: good.url, token: r.tokenOf(d.party), contentType: "application/json", body: body,
-		})
-		if err == nil {
-			code, _ := a.oauthCode() // empty if there is none
-			if a.status < 400 || a.status > 499 || code == "authorization_pending" || code == "slow_down" {
-				err = a.not("invalid_request, for the body is not form-encoded")
-			}
-		}
-		f.add("the parameters as JSON", err)
+		f.add(call.what+" without client_id", err)
 	}
 	return f.err()
 }

@@ -5,11 +5,9 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"regexp"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -98,7 +96,11 @@ func TestOtherProviders(t *testing.T) {
 			},
 		}, nil, ""},
 		"the asks are the card's": {nil, func(c *Config) { c.Asks = nil }, ""},
-		"no scope is ever missed": {nil, func(c *Config) { c.Asks = []Ask{{"flights:rebook", greeting}} }, "stepup-"},
+		"no description draws a step-up": {[]rewrite{
+			func(_ *http.Request, w *httptest.ResponseRecorder) {
+				w.Body = bytes.NewBufferString(scopeTexts.ReplaceAllString(w.Body.String(), `"flights:$1":"Hello"`))
+			},
+		}, func(c *Config) { c.Asks = nil }, "stepup-"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := behind(t, c.rewrites...)
@@ -116,9 +118,10 @@ func TestOtherProviders(t *testing.T) {
 }
 
 var (
-	quotes = regexp.MustCompile(`="([A-Za-z0-9_.-]+)"`)
-	tags   = regexp.MustCompile(`<(/?)(form|input|button|label|p|h1)\b`)
-	closes = regexp.MustCompile(`(?i)</(p|h1|div|main|body|html|fieldset)>`)
+	scopeTexts = regexp.MustCompile(`"flights:([a-z:]+)":"[^"]*"`)
+	quotes     = regexp.MustCompile(`="([A-Za-z0-9_.-]+)"`)
+	tags       = regexp.MustCompile(`<(/?)(form|input|button|label|p|h1)\b`)
+	closes     = regexp.MustCompile(`(?i)</(p|h1|div|main|body|html|fieldset)>`)
 )
 
 // loosely writes a page as some do: upper case, no quotes, relative actions, little
@@ -214,9 +217,9 @@ func TestResultsHoldNoSecret(t *testing.T) {
 func TestRateLimited(t *testing.T) {
 	n := 0
 	w := behind(t, func(r *http.Request, w *httptest.ResponseRecorder) {
-		if n++; n%20 == 0 && strings.Contains(r.URL.Path, "/a2a/") && r.Method == http.MethodPost && !strings.HasSuffix(r.URL.Path, "/consent") {
+		if n++; n%20 == 0 && strings.Contains(r.URL.Path, "/a2a/") && r.Method == http.MethodPost && !strings.HasSuffix(r.URL.Path, "/consent") && !strings.HasSuffix(r.URL.Path, "/token") {
 			w.Code, w.Body = http.StatusTooManyRequests, &bytes.Buffer{}
-			w.Header().Set("Retry-After", strconv.Itoa(int(time.Minute/time.Second)))
+			w.Header().Set("Retry-After", "5")
 		}
 	})
 	if _, bad := w.run(t, "oauth", "delegation", "receipts"); len(bad) > 0 {

@@ -10,7 +10,7 @@ import (
 )
 
 var refreshChecks = []check{
-	{Check{ID: "refresh-works", Requirement: "a refresh brings a token of the same grant", Source: fromDelegation + ", step 4"}, checkRefreshWorks},
+	{Check{ID: "refresh-works", Requirement: "a refresh brings a token of the same grant", Source: fromDelegation + ", step 4"}, insist(checkRefreshWorks)},
 	{Check{ID: "refresh-rotates", Requirement: "a refresh brings a new refresh token", Source: fromDelegation + ", step 4"}, checkRefreshRotates},
 	{Check{ID: "refresh-reused", Requirement: "a spent refresh token is invalid_grant", Source: fromDelegation + ", step 4"}, checkRefreshReused},
 	{Check{ID: "refresh-unknown", Requirement: "an unknown refresh token is invalid_grant", Source: fromDelegation + ", step 4"}, checkRefreshUnknown},
@@ -29,14 +29,15 @@ func (r *run) refresh(ctx context.Context, c *card, p party, token string) (*ans
 	return r.requestToken(ctx, c.refreshURL, p, url.Values{"grant_type": {grantRefresh}, "refresh_token": {token}})
 }
 
-// refreshable is a grant whose refresh token is good.
-func (r *run) refreshable(ctx context.Context) (*rotating, error) {
+// narrow is a grant of less than was asked for: of all scopes but the last, if the card
+// has several.
+func (r *run) narrow(ctx context.Context) (*rotating, error) {
 	if r.rotating == nil {
 		made := &rotating{}
 		var p party
 		if made.card, p, made.err = r.agent(ctx); made.err == nil {
 			all := made.card.scopeIDs()
-			if made.grant, made.err = r.obtain(ctx, made.card, p, r.cfg.Login, all, all); made.err == nil {
+			if made.grant, made.err = r.obtain(ctx, made.card, p, r.cfg.Login, all, all[:max(1, len(all)-1)]); made.err == nil {
 				made.current = made.grant.Refresh
 			}
 		}
@@ -45,30 +46,36 @@ func (r *run) refreshable(ctx context.Context) (*rotating, error) {
 		}
 		r.rotating = made
 	}
-	switch {
-	case r.rotating.err != nil:
+	if r.rotating.err != nil {
 		return nil, lacking("no grant was to be had", r.rotating.err)
-	case r.rotating.grant.Refresh == "":
-		return nil, notRun("the Provider gives no refresh tokens, and need not")
 	}
 	return r.rotating, nil
 }
 
+// refreshable is such a grant with a refresh token that is good.
+func (r *run) refreshable(ctx context.Context) (*rotating, error) {
+	g, err := r.narrow(ctx)
+	if err == nil && g.grant.Refresh == "" {
+		return nil, notRun("the Provider gives no refresh tokens, and need not")
+	}
+	return g, err
+}
+
 // rotate refreshes once. What was current is spent after it.
-func (r *run) rotate(ctx context.Context, g *rotating) (tokens, error) {
+func (r *run) rotate(ctx context.Context, g *rotating) (tokens, *answer, error) {
 	a, err := r.refresh(ctx, g.card, g.grant.party, g.current)
 	if err != nil {
-		return tokens{}, err
+		return tokens{}, nil, err
 	}
 	var t tokens
 	if a.status != http.StatusOK || a.object(&t) != nil || t.Access == "" {
 		r.rotating = nil // of no more use
-		return tokens{}, a.not("200 with tokens, for the refresh token is good")
+		return tokens{}, nil, a.not("200 with tokens, for the refresh token is good")
 	}
 	if t.Refresh != "" {
 		g.current = t.Refresh
 	}
-	return t, judgeTokens(a)
+	return t, a, nil
 }
 
 func checkRefreshWorks(ctx context.Context, r *run) error {
@@ -84,9 +91,14 @@ func checkRefreshWorks(ctx context.Context, r *run) error {
 	if err != nil {
 		return notRun("the grant's first token is not as it must be: see token-claims")
 	}
-	t, err := r.rotate(ctx, g)
+	t, a, err := r.rotate(ctx, g)
 	if err != nil {
 		return err
+	}
+	if judgeTokens(g.grant.answer) == nil { // else token-response says so
+		if err := judgeTokens(a); err != nil {
+			return err
+		}
 	}
 	after, err := r.judgeToken(ctx, c, m, g.grant.party, t)
 	if err != nil {
@@ -111,16 +123,16 @@ func checkRefreshRotates(ctx context.Context, r *run) error {
 		return err
 	}
 	spent := g.current
-	t, err := r.rotate(ctx, g)
+	t, _, err := r.rotate(ctx, g)
 	switch {
 	case err != nil:
-		return err
+		return lacking("the grant could not be refreshed: see refresh-works", err)
 	case t.Refresh == "":
 		return errors.New("the refresh brings no refresh token: must rotate")
 	case t.Refresh == spent:
 		return errors.New("the refresh brings the same refresh token again: must rotate")
 	}
-	if _, err := r.rotate(ctx, g); err != nil {
+	if _, _, err := r.rotate(ctx, g); err != nil {
 		return fmt.Errorf("with the new refresh token: %w", err)
 	}
 	return nil
@@ -132,7 +144,7 @@ func checkRefreshReused(ctx context.Context, r *run) error {
 		return err
 	}
 	spent := g.current
-	if _, err := r.rotate(ctx, g); err != nil {
+	if _, _, err := r.rotate(ctx, g); err != nil {
 		return lacking("the grant could not be refreshed", err)
 	}
 	r.rotating = nil // reuse may end the whole grant
@@ -164,16 +176,24 @@ func checkRefreshForeign(ctx context.Context, r *run) error {
 	if err != nil {
 		return err
 	}
-	r.rotating = nil // what it does to the grant is open
 	a, err := r.refresh(ctx, g.card, party{other, g.grant.sub}, g.current)
 	if err != nil {
 		return err
 	}
 	if err := a.wants(http.StatusBadRequest, http.StatusUnauthorized); err != nil {
+		r.rotating = nil // it may be spent
 		return fmt.Errorf("%w, for it is another issuer's", err)
 	}
 	if code, _ := a.oauthCode(); strings.TrimSpace(code) == "" && a.status == http.StatusBadRequest {
 		return a.not("an OAuth error")
+	}
+	spent, err := r.refresh(ctx, g.card, g.grant.party, g.current)
+	r.rotating = nil
+	switch {
+	case err != nil:
+		return lacking("the token's own issuer could not refresh", err)
+	case spent.oauth("invalid_grant") == nil:
+		return fmt.Errorf("the refresh of its own issuer after that: %w", spent.not("200 with tokens, for another's try does not spend the token"))
 	}
 	return nil
 }

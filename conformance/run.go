@@ -37,14 +37,17 @@ type run struct {
 	// subject and stranger are two users of each issuer.
 	subject, stranger string
 
-	mu      sync.Mutex // guards the three that follow: a check may ask several things at once
-	silence int        // requests in a row without an answer
-	tooMany int        // answers 429
-	unsaid  error      // a 429 without a Retry-After
+	mu      sync.Mutex     // guards those that follow: a check may ask several things at once
+	silence int            // requests in a row without an answer
+	tooMany int            // answers 429
+	unsaid  error          // a 429 without a Retry-After
+	waited  time.Duration  // after answers 429, in all
+	gaveUp  map[string]int // by method and path: requests in a row that got nothing but 429
 
 	remarks  []string // of the check that runs
 	loaded   bool
 	cards    []*card
+	leftOut  []*card   // of which nothing is checked
 	admitted [2]*error // whether an issuer's good token is taken: nil until known
 
 	delegatedState // what the sections of the profile Delegated share
@@ -53,6 +56,9 @@ type run struct {
 func newRun(cfg Config) (*run, error) {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.DisableCompression = true
+	if !cfg.Development {
+		limit(transport, cfg.Cards)
+	}
 	r := &run{
 		cfg: cfg,
 		client: &http.Client{
@@ -97,13 +103,23 @@ func (r *run) result(ctx context.Context, c check) Result {
 }
 
 func (r *run) perform(ctx context.Context, c check) error {
-	if c.Slow && !r.cfg.Slow {
-		return notRun("it waits for minutes, and slow checks were not asked for")
-	}
 	if err := r.silent(); err != nil {
 		return err
 	}
 	return c.do(ctx, r)
+}
+
+// insist makes a check fail that got nothing but 429: how often one may call is the
+// Provider's to say, but one call, made as slowly as it says, must get through.
+func insist(do func(context.Context, *run) error) func(context.Context, *run) error {
+	return func(ctx context.Context, r *run) error {
+		err := do(ctx, r)
+		var busy *busyError
+		if errors.As(err, &busy) {
+			return errors.New(busy.reason)
+		}
+		return err
+	}
 }
 
 // silent is why nothing more is asked, once a Provider stopped answering.

@@ -59,6 +59,7 @@ func (r *run) press(ctx context.Context, page *person.Page, decision string, sco
 }
 
 func checkSigninPages(ctx context.Context, r *run) error {
+	r.pagesSilent = 0 // it is about just that
 	var f findings
 	for _, decision := range []string{"allow", "deny"} {
 		c, d, err := r.asking(ctx)
@@ -188,7 +189,7 @@ func checkSigninWrongPassword(ctx context.Context, r *run) error {
 	if !page.AsksPassword() {
 		return notRun("there is no login behind the link, but %s", page)
 	}
-	_, err = r.consentPage(ctx, d, wrong)
+	_, err = r.signIn(ctx, link, d.UserCode, wrong)
 	switch {
 	case err == nil:
 		return errors.New("a wrong password leads to the consent page: must not sign in")

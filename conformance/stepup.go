@@ -25,6 +25,8 @@ type stepUp struct {
 	ask  Ask
 	task task
 	at   string // what was asked, for findings
+	// malformed: it is a task, and of which kind cannot be told.
+	malformed error
 }
 
 type stepUpOrErr struct {
@@ -32,10 +34,27 @@ type stepUpOrErr struct {
 	err    error
 }
 
+// told are the messages that need a scope of the card each, as the config has them.
+func (r *run) told(c *card) []Ask {
+	onCard, has := c.scopeIDs(), map[string]bool{}
+	var told []Ask
+	for _, list := range [][]Ask{r.cfg.Asks, r.cfg.Brands[c.url].Asks} {
+		for _, ask := range list {
+			if slices.Contains(onCard, ask.Scope) && !has[ask.Scope] {
+				told = append(told, ask)
+			}
+		}
+		for _, ask := range told {
+			has[ask.Scope] = true
+		}
+	}
+	return told
+}
+
 // asks are messages that may need a scope each.
 func (r *run) asks(c *card) []Ask {
-	if len(r.cfg.Asks) > 0 {
-		return r.cfg.Asks
+	if told := r.told(c); len(told) > 0 {
+		return told
 	}
 	asks := make([]Ask, len(c.scopes))
 	for i, s := range c.scopes {
@@ -71,22 +90,75 @@ func (r *run) drawStepUp(ctx context.Context) (*stepUp, error) {
 			return nil, lacking("no step-up was drawn", err)
 		}
 		if t, err := a.task(); err == nil {
-			return &stepUp{c, ask, t, a.asked}, nil
+			return &stepUp{card: c, ask: ask, task: t, at: a.asked}, nil
+		} else if a.isTask() {
+			return &stepUp{card: c, ask: ask, at: a.asked, malformed: errors.New("its members are not of the right types")}, nil
 		}
 		last = a.summary()
 	}
 	return nil, notRun("no message drew a step-up (the last answer is %s): give for each scope a message that needs it", last)
 }
 
+// wellFormed is a step-up that can be gone on with.
+func (r *run) wellFormed(ctx context.Context) (*stepUp, error) {
+	s, err := r.stepUp(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if s.malformed != nil || s.task.Status.State != stateAuthRequired {
+		return nil, notRun("the step-up is not as it must be: see stepup-task")
+	}
+	return s, nil
+}
+
 func checkStepUpTask(ctx context.Context, r *run) error {
+	if err := r.unenforced(ctx); err != nil {
+		return err
+	}
 	s, err := r.stepUp(ctx)
 	if err != nil {
 		return err
 	}
-	if err := judgeTask(s.task, s.card.scopeIDs()); err != nil {
+	err = s.malformed
+	if err == nil {
+		err = judgeTask(s.task, s.card.scopeIDs())
+	}
+	if err != nil {
 		return fmt.Errorf("%s: 200 with a task: %w", s.at, err)
 	}
 	return nil
+}
+
+// unenforced says the messages that need a scope each, for whoever runs the suite says
+// so, and looks for one that is answered without.
+func (r *run) unenforced(ctx context.Context) error {
+	c, err := r.delegated(ctx)
+	if err != nil {
+		return err
+	}
+	told := r.told(c)
+	if len(told) == 0 {
+		return nil // a scope's description need not draw a step-up
+	}
+	if _, err := r.accepted(ctx); err != nil {
+		return err
+	}
+	var f findings
+	for _, ask := range told {
+		a, err := r.send(ctx, c, say{text: ask.Text})
+		if err != nil {
+			return lacking("nothing could be said", err)
+		}
+		if _, err := a.reply(); err == nil {
+			f.add("", ranWithout(a, ask))
+		}
+	}
+	return f.err()
+}
+
+// ranWithout is the finding of a turn that ran though it lacks a scope.
+func ranWithout(a *answer, ask Ask) error {
+	return fmt.Errorf("%s: 200 with a reply to the message that needs %s, without that scope: must be a step-up", a.asked, clip(ask.Scope))
 }
 
 // judgeTask looks at a step-up.
@@ -129,7 +201,7 @@ const maxNarrow = 3
 // checkStepUpMissing says an ask with a token of all scopes but the one it needs. Then
 // just that one lacks.
 func checkStepUpMissing(ctx context.Context, r *run) error {
-	s, err := r.stepUp(ctx)
+	s, err := r.wellFormed(ctx)
 	if err != nil {
 		return err
 	}
@@ -155,6 +227,9 @@ func checkStepUpMissing(ctx context.Context, r *run) error {
 		}
 		t, err := a.task()
 		if err != nil {
+			if _, replied := a.reply(); replied == nil && slices.Contains(r.told(s.card), ask) {
+				return ranWithout(a, ask)
+			}
 			continue // it does without that scope
 		}
 		return judgeMissing(t.Metadata.Missing, []string{ask.Scope}, g.ticked)
@@ -196,7 +271,7 @@ func judgeMissing(missing, lacks, has []string) error {
 }
 
 func checkStepUpLink(ctx context.Context, r *run) error {
-	s, err := r.stepUp(ctx)
+	s, err := r.wellFormed(ctx)
 	if err != nil {
 		return err
 	}
@@ -206,13 +281,12 @@ func checkStepUpLink(ctx context.Context, r *run) error {
 	if reason := r.refuseURL(*s.task.Metadata.Link); reason != "" {
 		return fmt.Errorf("pact.verificationUriComplete %s", reason)
 	}
+	if _, err := r.fullGrant(ctx); err != nil { // the pages do not lead there from any link
+		return err
+	}
 	// The second one is asked for when the first is used up.
 	for _, which := range []string{"the link", "after its consent was answered, the link of another step-up"} {
-		a, err := r.send(ctx, s.card, say{text: s.ask.Text})
-		if err != nil {
-			return err
-		}
-		t, err := a.task()
+		t, err := r.draw(ctx, s)
 		if err != nil {
 			return err
 		}
@@ -254,7 +328,7 @@ func (r *run) walkLink(ctx context.Context, link string, missing []string) error
 const maxStepUps = 3
 
 func checkStepUpDone(ctx context.Context, r *run) error {
-	s, err := r.stepUp(ctx)
+	s, err := r.wellFormed(ctx)
 	if err != nil {
 		return err
 	}
@@ -262,11 +336,7 @@ func checkStepUpDone(ctx context.Context, r *run) error {
 		return notRun("the step-up is not as it must be: see stepup-task")
 	}
 	// One of its own, so that the context has seen nothing but this.
-	a, err := r.send(ctx, s.card, say{text: s.ask.Text})
-	if err != nil {
-		return err
-	}
-	t, err := a.task()
+	t, err := r.draw(ctx, s)
 	if err != nil {
 		return err
 	}
@@ -277,7 +347,8 @@ func checkStepUpDone(ctx context.Context, r *run) error {
 		if err != nil {
 			return err
 		}
-		if a, err = r.delegatedSend(ctx, s.card, g, say{text: s.ask.Text, contextID: t.ContextID}); err != nil {
+		a, err := r.delegatedSend(ctx, s.card, g, say{text: s.ask.Text, contextID: t.ContextID})
+		if err != nil {
 			return err
 		}
 		next, err := a.task()
@@ -301,5 +372,5 @@ func checkStepUpDone(ctx context.Context, r *run) error {
 		}
 		t = next
 	}
-	return fmt.Errorf("%s: still a step-up with a token that has %s", a.asked, listed(have))
+	return fmt.Errorf("message:send: still a step-up with a token that has %s", listed(have))
 }

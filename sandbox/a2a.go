@@ -5,6 +5,8 @@ import (
 	"io"
 	"mime"
 	"net/http"
+	"net/url"
+	"strings"
 
 	"github.com/go-json-experiment/json"
 )
@@ -127,7 +129,12 @@ func mediaType(header string) string {
 // answered.
 func (s *Sandbox) listTasks(w http.ResponseWriter, r *http.Request, _ *business, _ caller) {
 	ctx, size := r.Context(), 50
-	for name, values := range r.URL.Query() {
+	query, malformed := taskQuery(r.URL.RawQuery)
+	if malformed && !s.faults.hit(ctx, "lax-page-size") && !s.faults.hit(ctx, "lax-page-size-digits") {
+		invalidParams("Invalid pageSize").write(w)
+		return
+	}
+	for name, values := range query {
 		if name != "pageSize" {
 			if s.faults.hit(ctx, "strict-query") {
 				invalidParams("Unknown parameter").write(w)
@@ -136,7 +143,10 @@ func (s *Sandbox) listTasks(w http.ResponseWriter, r *http.Request, _ *business,
 			continue
 		}
 		wanted, valid := parsePageSize(values)
-		if !valid && !s.lax(ctx, "lax-page-size") {
+		if n, ok := digitsFirst(values); ok && !valid && s.faults.hit(ctx, "lax-page-size-digits") {
+			wanted, valid = n, true
+		}
+		if !valid && !s.faults.hit(ctx, "lax-page-size") {
 			invalidParams("Invalid pageSize").write(w)
 			return
 		}
@@ -154,6 +164,24 @@ func (s *Sandbox) listTasks(w http.ResponseWriter, r *http.Request, _ *business,
 		PageSize      int        `json:"pageSize"`
 		TotalSize     int        `json:"totalSize"`
 	}{PageSize: size})
+}
+
+// taskQuery reads the query of GET tasks. It is malformed if a part that does not parse
+// may be about pageSize; other such parts are ignored, as other parameters are.
+func taskQuery(raw string) (query url.Values, malformed bool) {
+	query = url.Values{}
+	for part := range strings.SplitSeq(raw, "&") {
+		values, err := url.ParseQuery(part)
+		if err != nil {
+			name, _, _ := strings.Cut(part, "=")
+			name, _ = url.QueryUnescape(name)
+			malformed = malformed || name == "pageSize" || strings.Contains(part, "pageSize")
+		}
+		for name, value := range values {
+			query[name] = append(query[name], value...)
+		}
+	}
+	return query, malformed
 }
 
 // parsePageSize reads the one pageSize: decimal digits, 1 to 100.

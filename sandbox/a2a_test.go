@@ -152,6 +152,11 @@ func TestOtherOperations(t *testing.T) {
 	w := newWorld(t)
 	w.wantError(w.call(http.MethodGet, w.url(MarrowID, "tasks/a%2Fb"), ""), 404, "TASK_NOT_FOUND", "Task not found: a/b")
 	w.wantError(w.call(http.MethodPost, w.url(MarrowID, "tasks/abc:cancel"), ""), 404, "TASK_NOT_FOUND", "Task not found: abc")
+	for method, path := range map[string]string{http.MethodGet: "tasks/%ff", http.MethodPost: "tasks/%ff:cancel"} { // no route: it is no UTF-8
+		if a := w.call(method, w.url(MarrowID, path), ""); a.status != http.StatusNotFound || len(a.body) != 0 {
+			t.Errorf("%s %s: %d %s", method, path, a.status, a.body)
+		}
+	}
 	w.wantError(w.call(http.MethodPost, w.url(MarrowID, "tasks/abc:subscribe"), ""), 400, "UNSUPPORTED_OPERATION", "Unsupported operation")
 	w.wantError(w.call(http.MethodGet, w.url(MarrowID, "extendedAgentCard"), ""), 400, "UNSUPPORTED_OPERATION", "Unsupported operation")
 	w.wantError(w.call(http.MethodDelete, w.url(MarrowID, "tasks/a/pushNotificationConfigs/b"), ""), 400,
@@ -160,6 +165,8 @@ func TestOtherOperations(t *testing.T) {
 		"": 50.0, "?pageSize=1": 1.0, "?pageSize=100": 100.0, "?other=x&other=y": 50.0, "?pageToken=x": 50.0,
 		"?pageSize=0": nil, "?pageSize=101": nil, "?pageSize=": nil, "?pageSize=-1": nil, "?pageSize=1.0": nil,
 		"?pageSize=%2B5": nil, "?pageSize=5&pageSize=5": nil, "?pageSize=00005": nil, "?pageSize=x": nil,
+		"?pageSize=%zz": nil, "?pageSize=7;x=1": nil, "?pageSize=0;": nil, "?pageSize=500;x": nil, "?x=1;pageSize=7": nil, "?page%53ize=%zz": nil,
+		"?pageSize=7&page%53ize=7": nil, "?page%53ize=7": 7.0, "?x=%zz": 50.0, "?a;b&pageSize=7": 7.0, "?%zz=1": 50.0, "?&": 50.0,
 	} {
 		a := w.call(http.MethodGet, w.url(MarrowID, "tasks")+query, "")
 		if want == nil {
@@ -246,30 +253,6 @@ func TestContextsAreBound(t *testing.T) {
 	context, _ = w.reply(w.say(MarrowID, "m1", "", "hello", ""))
 	w.clock.advance(Defaults().ContextIdle)
 	w.wantError(w.say(MarrowID, "m2", context, "hello", ""), 400, "UNSUPPORTED_OPERATION", "Context is closed")
-}
-
-func TestOldestConversationMakesRoom(t *testing.T) {
-	s := openStore(t, "")
-	at := time.Unix(1_800_000_000, 0)
-	p := party{MarrowID, caller{"http://localhost", "u"}}
-	var first string
-	for i := range maxConversations + 1 {
-		id, _, err := s.begin(t.Context(), p, "", "m", "", at.Add(time.Duration(i)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if i == 0 {
-			first = id
-		}
-	}
-	for _, table := range []string{"conversations", "messages"} {
-		if n := s.count(t, table); n != maxConversations {
-			t.Errorf("%d %s", n, table)
-		}
-	}
-	if _, _, err := s.begin(t.Context(), p, first, "m2", "", at); !errors.Is(err, errUnknownContext) {
-		t.Errorf("the oldest is still there: %v", err)
-	}
 }
 
 func TestBrandThatBreaksItsRules(t *testing.T) {

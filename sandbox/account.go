@@ -5,6 +5,8 @@ import (
 	"crypto/rand"
 	"crypto/subtle"
 	"fmt"
+	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -111,31 +113,63 @@ func (s *Sandbox) openAccounts(cfg Config) error {
 	return nil
 }
 
+// hasAccount tells whether a user is configured, by id. Of one who no longer is, grants
+// hold nothing.
+func (s *Sandbox) hasAccount(id string) bool {
+	return slices.ContainsFunc(s.accounts, func(a *account) bool { return a.id == id })
+}
+
 // account finds an account by email, or nil.
 func (s *Sandbox) account(email string) *account {
 	for _, a := range s.accounts {
-		if strings.EqualFold(a.email, strings.TrimSpace(email)) {
+		if foldEmail(a.email) == foldEmail(email) {
 			return a
 		}
 	}
 	return nil
 }
 
-// signIn checks a login. It takes as long for an account that does not exist, and
-// failed logins are limited for each account and together for those that do not
-// exist; wait says for how long no further one is looked at.
-func (s *Sandbox) signIn(email, password string) (_ *account, wait time.Duration) {
+// foldEmail makes those equal that are the same email. By way of the lower case, no
+// letter with two of them is a second spelling with a limit of its own.
+func foldEmail(email string) string {
+	return strings.ToUpper(strings.ToLower(strings.TrimSpace(email)))
+}
+
+// loginsOfPeer is how many times as many logins as with one email may fail from one
+// address.
+const loginsOfPeer = 10
+
+// signIn checks a login that came from peer, an address with a port. Neither its
+// answer nor its time tells whether an account has the email: failed logins are
+// limited for each email that was typed, and for each peer. wait says for how long no
+// further one is looked at, not even with the right password: it would tell a guesser
+// that it is.
+func (s *Sandbox) signIn(email, password, peer string) (_ *account, wait time.Duration) {
+	wait, back := takeAll(s.now(), call{s.loginLimit, hashOf(foldEmail(email))}, call{s.peerLoginLimit, peerKey(peer)})
+	if wait > 0 {
+		return nil, wait
+	}
 	a := s.account(email)
 	if a == nil {
 		a = s.noAccount
-	}
-	wait, back := s.loginLimit.take(a.id, s.now())
-	if wait > 0 {
-		return nil, wait
 	}
 	if len(password) > maxPassword || !a.password.fits(password) || a == s.noAccount {
 		return nil, 0
 	}
 	back()
 	return a, 0
+}
+
+// peerKey is what of a peer's address stays the same: of IPv6 the /64, which one
+// subscriber has to itself.
+func peerKey(peer string) string {
+	at, err := netip.ParseAddrPort(peer)
+	if err != nil {
+		return peer
+	}
+	addr := at.Addr().Unmap().WithZone("")
+	if network, err := addr.Prefix(64); err == nil && addr.Is6() {
+		return network.String()
+	}
+	return addr.String()
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -69,11 +70,24 @@ func (f *fileCommand) command(brand, dir string, log *slog.Logger) *command {
 	}
 	path, err := exec.LookPath(program)
 	if err != nil {
-		f.At.key("argv").item(0).fail("%v", err)
+		f.At.key("argv").item(0).fail("%s", noProgram(f.Argv[0], c.dir, err))
 		return c
 	}
 	c.argv[0] = path
 	return c
+}
+
+// noProgram says why there is no such program, and what to do.
+func noProgram(name, dir string, err error) string {
+	switch {
+	case errors.Is(err, exec.ErrNotFound):
+		return fmt.Sprintf("there is no program %q in PATH: name a file, such as ./answer", name)
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Sprintf("there is no file %q in %s: name one that is there", name, dir)
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Sprintf("%q is not executable: chmod +x it", name)
+	}
+	return fmt.Sprintf("%v: name a file that is executable", err)
 }
 
 // respond runs the command for a turn. It is an error if it fails, takes too long or
@@ -113,8 +127,9 @@ var (
 	errCommandClosed = errors.New("the sandbox was closed")
 )
 
-// run starts the program and returns what it says on stdout. Whatever it started is
-// ended with it.
+// run starts the program and returns what it says on stdout. Its process group ends
+// with it: whatever it started and left there. A process that made a group or session
+// of its own (setsid) is not ended, nor waited for.
 func (c *command) run(ctx context.Context, stdin []byte) ([]byte, error) {
 	ctx, stop := context.WithTimeoutCause(ctx, c.timeout, errCommandTime)
 	defer stop()

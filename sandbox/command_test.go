@@ -4,6 +4,7 @@ package sandbox
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"io"
 	"log/slog"
@@ -54,6 +55,13 @@ func shell(t *testing.T, script, timeout string) (Brand, string, *logged) {
 	}
 	t.Cleanup(c.Brands[0].close)
 	return c.Brands[0], dir, log
+}
+
+// bounded ends a test that would else never end.
+func bounded(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	t.Cleanup(cancel)
+	return ctx
 }
 
 // A command gets the turn, its arguments as they are and little of the environment,
@@ -109,14 +117,14 @@ func TestCommandFailures(t *testing.T) {
 		"signal":        {`kill -9 $$`, "signal: killed"},
 		"nothing":       {``, "not a JSON object"},
 		"not JSON":      {`echo hello`, "not a JSON object"},
-		"unknown":       {`echo '{"text": "a", "reply": 1}'`, "reply"},
+		"unknown":       {`echo '{"text": "a", "reply": 1}'`, `"reply"`},
 		"too much":      {`exec yes 0123456789`, "answered more than 524288 bytes"},
 		"takes forever": {`while :; do sleep 1; done`, "its time was up"},
 		"ignores all":   {`trap '' TERM INT HUP PIPE; while :; do sleep 1; done`, "its time was up"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b, _, log := shell(t, tc.script, "1s")
-			if _, err := b.Respond(t.Context(), Turn{At: testStart}); err == nil || !strings.Contains(err.Error(), tc.why) || !strings.Contains(err.Error(), "answer") {
+			if _, err := b.Respond(bounded(t), Turn{At: testStart}); err == nil || !strings.Contains(err.Error(), tc.why) || !strings.Contains(err.Error(), "answer") {
 				t.Errorf("%v, want %s", err, tc.why)
 			}
 			if name == "status" && !strings.Contains(log.String(), "no luck") {
@@ -136,7 +144,8 @@ func TestCommandFailures(t *testing.T) {
 // when the sandbox closes.
 func TestCommandLeavesNothingBehind(t *testing.T) {
 	// A descendant holds the pipe open as long as it lives, its own stdout or not.
-	const child = `(exec 3>alive; echo up >&3; exec sleep 1000) >/dev/null 2>&1 </dev/null &
+	const child = `(exec 3>alive; echo up >&3; : >ready; exec sleep 1000) >/dev/null 2>&1 </dev/null &
+until [ -e ready ]; do sleep 0.01; done
 `
 	for name, tc := range map[string]struct {
 		script, timeout string
@@ -145,7 +154,8 @@ func TestCommandLeavesNothingBehind(t *testing.T) {
 	}{
 		"time limit": {child + "wait", "1s", false, errCommandTime},
 		"done":       {child + `echo '{"text": "a"}'`, "1m", false, nil},
-		"holds stdout": {`(exec 3>alive; echo up >&3; exec sleep 1000) &
+		"holds stdout": {`(exec 3>alive; echo up >&3; : >ready; exec sleep 1000) &
+until [ -e ready ]; do sleep 0.01; done
 echo '{"text": "a"}'`, "1m", false, nil},
 		"closed": {child + "wait", "1m", true, errCommandClosed},
 	} {
@@ -155,16 +165,23 @@ echo '{"text": "a"}'`, "1m", false, nil},
 			if err := syscall.Mkfifo(fifo, 0o600); err != nil {
 				t.Fatal(err)
 			}
+			held, err := os.OpenFile(fifo, os.O_RDWR, 0) // so that opening it does not wait
+			if err != nil {
+				t.Fatal(err)
+			}
+			alive, err := os.Open(fifo)
+			if err != nil {
+				t.Fatal(err)
+			}
 			up, ended := make(chan struct{}), make(chan error, 1)
-			go func() { // opens once the descendant does, ends once it has ended
-				f, err := os.Open(fifo)
-				if err == nil {
-					_, err = f.Read(make([]byte, 3))
-					close(up)
-					_, copied := io.Copy(io.Discard, f)
-					err = errors.Join(err, copied, f.Close())
+			go func() { // ends once the descendant has ended
+				_, err := alive.Read(make([]byte, 3))
+				close(up)
+				if errors.Is(err, io.EOF) { // ended before it was up
+					err = nil
 				}
-				ended <- err
+				_, copied := io.Copy(io.Discard, alive)
+				ended <- errors.Join(err, copied, alive.Close())
 			}()
 			if tc.closes {
 				go func() {
@@ -172,12 +189,20 @@ echo '{"text": "a"}'`, "1m", false, nil},
 					b.close()
 				}()
 			}
-			_, err := b.Respond(t.Context(), Turn{At: testStart})
+			_, err = b.Respond(bounded(t), Turn{At: testStart})
 			if !errors.Is(err, tc.want) || (err == nil) != (tc.want == nil) {
 				t.Errorf("%v, want %v", err, tc.want)
 			}
-			if err := <-ended; err != nil {
-				t.Error(err)
+			if err := held.Close(); err != nil {
+				t.Fatal(err)
+			}
+			select {
+			case err := <-ended:
+				if err != nil {
+					t.Error(err)
+				}
+			case <-bounded(t).Done():
+				t.Error("the descendant lives on")
 			}
 		})
 	}
@@ -210,11 +235,11 @@ func TestCommandsAtOnce(t *testing.T) {
 	for range maxCommandsAtOnce {
 		c.running <- struct{}{}
 	}
-	if _, err := c.run(t.Context(), nil); !errors.Is(err, errCommandTime) {
+	if _, err := c.run(bounded(t), nil); !errors.Is(err, errCommandTime) {
 		t.Errorf("%v, want %v", err, errCommandTime)
 	}
 	<-c.running
-	if out, err := c.run(t.Context(), []byte("hi")); err != nil || string(out) != "hi\n" {
+	if out, err := c.run(bounded(t), []byte("hi")); err != nil || string(out) != "hi\n" {
 		t.Errorf("%q, %v", out, err)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -30,12 +31,38 @@ const maxConfigFile = 1 << 20
 //
 // In a Config from a file the login is the Provider's (OneOrigin), unless the file
 // gives the brands their own origin.
+//
+// The file may name programs to run: one that everybody can write is refused. Of one
+// that holds passwords and that others can read, the log says so.
+//
+// What is wrong in the file is a [*FileError].
 func LoadConfig(file string, log *slog.Logger) (Config, error) {
+	return loadConfig(file, log, false)
+}
+
+// CheckConfig is LoadConfig, and also looks whether State can be kept where the file
+// says. It makes and changes nothing.
+func CheckConfig(file string, log *slog.Logger) (Config, error) {
+	return loadConfig(file, log, true)
+}
+
+func loadConfig(file string, log *slog.Logger, check bool) (Config, error) {
 	f, err := os.Open(file)
 	if err != nil {
 		return Config{}, fmt.Errorf("sandbox: configuration file: %w", err)
 	}
 	defer func() { _ = f.Close() }()
+	info, err := f.Stat()
+	if err != nil {
+		return Config{}, fmt.Errorf("sandbox: configuration file: %w", err)
+	}
+	mode := info.Mode()
+	if !mode.IsRegular() || runtime.GOOS == "windows" { // where its bits say nothing
+		mode = 0
+	}
+	if mode&0o002 != 0 {
+		return Config{}, fmt.Errorf("sandbox: configuration file %s: everybody can write it (mode %04o), and it says which programs run: chmod o-w it", file, mode.Perm())
+	}
 	data, err := io.ReadAll(io.LimitReader(f, maxConfigFile+1))
 	if err != nil {
 		return Config{}, fmt.Errorf("sandbox: configuration file: %w", err)
@@ -50,7 +77,12 @@ func LoadConfig(file string, log *slog.Logger) (Config, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return parseConfig(file, dir, data, log)
+	var content fileConfig
+	c, err := content.parse(file, dir, data, log, check)
+	if err == nil && mode&0o044 != 0 && content.holdsPasswords() {
+		log.Warn("passwords are in the configuration file, and others can read it: chmod 600 it", "file", file)
+	}
+	return c, err
 }
 
 // fileConfig is a configuration file.
@@ -61,6 +93,7 @@ type fileConfig struct {
 	Listen      string `yaml:"listen"`
 	BrandURL    string `yaml:"brandUrl"`
 	BrandListen string `yaml:"brandListen"`
+	OwnerListen string `yaml:"ownerListen"`
 	Audience    string `yaml:"audience"`
 	State       string `yaml:"state"`
 
@@ -97,7 +130,9 @@ func (is *fileIssuers) readFrom(p place) {
 		is.any = true
 	case p.node.Kind == yaml.ScalarNode && p.node.Value == "registered":
 		is.registered = true
-	case p.node.Kind == yaml.SequenceNode && len(p.node.Content) > 0:
+	case p.node.Kind == yaml.SequenceNode && len(p.node.Content) == 0:
+		p.fail("the list is empty: list an issuer, or write any or registered")
+	case p.node.Kind == yaml.SequenceNode:
 		for i := range p.node.Content {
 			item := fileIssuer{At: p.item(i)}
 			if item.At.node.Kind == yaml.ScalarNode {
@@ -128,10 +163,11 @@ type filePassword struct {
 }
 
 type fileLimits struct {
-	Issuer fileLimit `yaml:"issuer"`
-	User   fileLimit `yaml:"user"`
-	Device fileLimit `yaml:"device"`
-	Login  fileLimit `yaml:"login"`
+	Issuer   fileLimit `yaml:"issuer"`
+	User     fileLimit `yaml:"user"`
+	Device   fileLimit `yaml:"device"`
+	Login    fileLimit `yaml:"login"`
+	Register fileLimit `yaml:"register"`
 }
 
 type fileLimit struct {
@@ -169,15 +205,16 @@ type fileTimes struct {
 	GrantTTL       time.Duration `yaml:"grantTTL"`
 }
 
-// parseConfig is LoadConfig for a file's content.
-func parseConfig(file, dir string, data []byte, log *slog.Logger) (Config, error) {
-	var f fileConfig
-	if err := readYAML(file, data, &f); err != nil {
+// parse is loadConfig for a file's content.
+func (f *fileConfig) parse(file, dir string, data []byte, log *slog.Logger, check bool) (Config, error) {
+	if err := readYAML(file, data, f); err != nil {
 		return Config{}, err
 	}
+	f.notEmpty("brands", f.Brands != nil && len(f.Brands) == 0, "Larkline Air and Marrow Books")
+	f.notEmpty("accounts", f.Accounts != nil && len(f.Accounts) == 0, "Robin and Sam")
 	c := Config{
 		PublicURL: f.PublicURL, Listen: f.Listen, BrandURL: f.BrandURL, BrandListen: f.BrandListen,
-		Audience:    f.Audience,
+		OwnerListen: f.OwnerListen, Audience: f.Audience,
 		FaultHeader: f.FaultHeader, Faults: f.Faults,
 		Log: log,
 	}
@@ -188,6 +225,11 @@ func parseConfig(file, dir string, data []byte, log *slog.Logger) (Config, error
 	if c.State = f.State; c.State != "" && !filepath.IsAbs(c.State) {
 		c.State = filepath.Join(dir, c.State)
 	}
+	if check && c.State != "" {
+		if err := CheckState(c.State); err != nil {
+			f.At.key("state").fail("%v", err)
+		}
+	}
 	f.checkOrigins()
 	c.Issuers = f.issuers()
 	c.Accounts = f.accounts(dir)
@@ -195,6 +237,7 @@ func parseConfig(file, dir string, data []byte, log *slog.Logger) (Config, error
 		c.OwnerPassword = o.At.password(o.Password, o.PasswordFile, dir)
 	}
 	c.Brands = f.brands(dir, log)
+	f.checkAudience(c.Brands)
 	for i, spec := range f.Faults {
 		if _, err := parseFault(spec); err != nil {
 			f.At.key("faults").item(i).fail("%q: %v", spec, err)
@@ -205,6 +248,38 @@ func parseConfig(file, dir string, data []byte, log *slog.Logger) (Config, error
 		return Config{}, err
 	}
 	return c, nil
+}
+
+func (f *fileConfig) notEmpty(key string, empty bool, otherwise string) {
+	if empty {
+		f.At.key(key).fail("the list is empty: list one, or leave the key out, which means %s", otherwise)
+	}
+}
+
+func (f *fileConfig) holdsPasswords() bool {
+	return f.Owner != nil && f.Owner.Password != "" ||
+		slices.ContainsFunc(f.Accounts, func(a fileAccount) bool { return a.Password != "" })
+}
+
+// DefaultListen is where pactctl sandbox has the Provider listen if nobody says.
+const DefaultListen = "127.0.0.1:8791"
+
+// checkAudience: what PA-JWTs are for is no interface URL, also where publicUrl is left
+// out.
+func (f *fileConfig) checkAudience(brands []Brand) {
+	origin := cmp.Or(f.PublicURL, "http://"+cmp.Or(f.Listen, DefaultListen))
+	ids := []string{LarklineID, MarrowID}
+	if len(brands) > 0 {
+		ids = nil
+	}
+	for _, b := range brands {
+		ids = append(ids, b.ID)
+	}
+	for _, id := range ids {
+		if id != "" && f.Audience == origin+"/a2a/"+id {
+			f.At.key("audience").fail("it is the interface URL of the brand %q: choose another, such as %s/a2a", id, origin)
+		}
+	}
 }
 
 // checkOrigins looks at what is said of addresses.
@@ -225,12 +300,9 @@ func (f *fileConfig) checkOrigins() {
 			f.At.key(key).fail("%q: write HOST:PORT, such as 127.0.0.1:8791", address)
 		}
 	}
-	if f.PublicURL == "" {
-		return
-	}
-	for i, b := range f.Brands {
-		if f.Audience == f.PublicURL+"/a2a/"+b.ID && b.ID != "" {
-			f.At.key("audience").fail("it is the interface URL of brands[%d]: choose another, such as %s/a2a", i, f.PublicURL)
+	if f.OwnerListen != "" {
+		if err := checkOwnerListen(f.OwnerListen); err != nil {
+			f.At.key("ownerListen").fail("%v", err)
 		}
 	}
 }
@@ -275,6 +347,9 @@ func (f *fileConfig) accounts(dir string) []Account {
 	for _, a := range f.Accounts {
 		a.At.unique("id", a.ID, ids)
 		a.At.unique("email", strings.ToLower(strings.TrimSpace(a.Email)), emails)
+		if a.Email != "" && !strings.Contains(a.Email, "@") {
+			a.At.key("email").fail("%q: write an address, such as robin@example.com", a.Email)
+		}
 		password := a.At.password(a.Password, a.PasswordFile, dir)
 		accounts = append(accounts, Account{ID: a.ID, Name: cmp.Or(a.Name, a.Email), Login: person.Login{Email: a.Email, Password: password}})
 	}
@@ -321,14 +396,17 @@ func (p place) password(password, file, dir string) string {
 // ReadPassword reads a file that holds a password of 8 to 256 bytes, with or without
 // a line end. Errors do not quote it.
 func ReadPassword(file string) (string, error) {
+	unread := func(err error) error {
+		return fmt.Errorf("sandbox: password file: %w: name a file that holds a password of %d to %d bytes, and that you may read", err, minPassword, maxPassword)
+	}
 	f, err := os.Open(file)
 	if err != nil {
-		return "", fmt.Errorf("sandbox: password file: %w", err)
+		return "", unread(err)
 	}
 	defer func() { _ = f.Close() }()
 	data, err := io.ReadAll(io.LimitReader(f, maxPassword+3))
 	if err != nil {
-		return "", fmt.Errorf("sandbox: password file: %w", err)
+		return "", unread(err)
 	}
 	password := strings.TrimRight(string(data), "\r\n")
 	if len(password) < minPassword || len(password) > maxPassword {
@@ -349,6 +427,7 @@ func (f *fileConfig) params() Params {
 	l := f.Limits
 	p.IssuerLimit, p.UserLimit = l.Issuer.over(p.IssuerLimit), l.User.over(p.UserLimit)
 	p.DeviceLimit, p.LoginLimit = l.Device.over(p.DeviceLimit), l.Login.over(p.LoginLimit)
+	p.RegisterLimit = l.Register.over(p.RegisterLimit)
 	t := f.Times
 	for _, d := range []struct {
 		into *time.Duration
@@ -513,6 +592,9 @@ func (f *fileBrand) brand(dir string, log *slog.Logger) Brand {
 		seen[s.ID] = true
 		b.Scopes = append(b.Scopes, Scope{s.ID, s.Description})
 	}
+	if len(b.Scopes) == 0 && len(f.NotShared) > 0 {
+		f.At.key("notShared").fail("the brand has no scopes, and so no consent page that says it: give it scopes, or leave this out")
+	}
 	b.Skills = []Skill{f.skill()}
 	for _, a := range f.Asks {
 		a.At.required("text", a.Text)
@@ -577,7 +659,10 @@ func (f *fileBrand) scope(at place, id string) {
 	for _, s := range f.Scopes.list {
 		ids = append(ids, s.ID)
 	}
-	if !slices.Contains(ids, id) {
+	switch {
+	case len(ids) == 0:
+		at.fail("the brand has no scopes: give it scopes, or leave this out")
+	case !slices.Contains(ids, id):
 		at.fail("%q is not a scope of the brand%s", id, instead(id, ids))
 	}
 }
@@ -585,8 +670,8 @@ func (f *fileBrand) scope(at place, id string) {
 // skill is the capability, with what the file leaves out made of the rest.
 func (f *fileBrand) skill() Skill {
 	c := f.Capability
-	if c.At.doc != nil && strings.TrimSpace(c.ID) == "" {
-		c.At.key("id").fail("it is missing: give it a text")
+	if c.At.doc != nil {
+		c.At.required("id", c.ID)
 	}
 	id := cmp.Or(c.ID, "ask")
 	tags := c.Tags

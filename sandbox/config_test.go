@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"log/slog"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"reflect"
 	"strings"
@@ -20,6 +21,7 @@ publicUrl: https://provider.example
 listen: 127.0.0.1:0
 brandUrl: https://kestrel.example
 brandListen: 127.0.0.1:0
+ownerListen: "[::1]:0"
 audience: urn:example:kestrel
 state: state/sandbox.db
 issuers:
@@ -90,6 +92,11 @@ func write(t testing.TB, files map[string]string) (dir string) {
 	return dir
 }
 
+// parseConfig reads a file's content, as LoadConfig does.
+func parseConfig(file, dir string, data []byte, log *slog.Logger) (Config, error) {
+	return new(fileConfig).parse(file, dir, data, log, false)
+}
+
 // load loads a file that lies beside two password files.
 func load(t testing.TB, content string) (Config, string, error) {
 	t.Helper()
@@ -107,7 +114,7 @@ func TestConfigFileSaysEverything(t *testing.T) {
 	p.IssuerLimit, p.UserLimit.Burst, p.DeviceLimit.Every = Limit{time.Second, 10}, 5, 2*time.Second
 	p.DeviceInterval, p.TokenTTL, p.KeySetRetry = time.Second, 10*time.Minute, 2*time.Second
 	for what, got := range map[string][2]any{
-		"origins":  {[]string{c.PublicURL, c.Listen, c.BrandURL, c.BrandListen}, []string{"https://provider.example", "127.0.0.1:0", "https://kestrel.example", "127.0.0.1:0"}},
+		"origins":  {[]string{c.PublicURL, c.Listen, c.BrandURL, c.BrandListen, c.OwnerListen}, []string{"https://provider.example", "127.0.0.1:0", "https://kestrel.example", "127.0.0.1:0", "[::1]:0"}},
 		"audience": {c.Audience, "urn:example:kestrel"},
 		"state":    {c.State, filepath.Join(dir, "state", "sandbox.db")},
 		"issuers":  {*c.Issuers, Issuers{Local: true, Listed: []Issuer{{Issuer: "https://pa.example"}, {"http://localhost:8787", "http://localhost:8787/keys"}}}},
@@ -216,9 +223,15 @@ func TestConfigFileMistakes(t *testing.T) {
 		{"listen: 8791", `:1: listen: write text`},
 		{"listen: localhost", `:1: listen: "localhost": write HOST:PORT`},
 		{"brandListen: x", `:1: brandListen: `},
-		{"publicUrl: https://p.example\naudience: https://p.example/a2a/a\n" + brand(""), `:2: audience: it is the interface URL of brands[0]: choose another, such as https://p.example/a2a`},
+		{"publicUrl: https://p.example\nownerListen: 0.0.0.0:8793", `:2: ownerListen: "0.0.0.0:8793": write HOST:PORT with a loopback address`},
+		{"publicUrl: https://p.example\naudience: https://p.example/a2a/a\n" + brand(""), `:2: audience: it is the interface URL of the brand "a": choose another, such as https://p.example/a2a`},
+		{"audience: http://127.0.0.1:8791/a2a/a\n" + brand(""), `:1: audience: it is the interface URL of the brand "a": choose another, such as http://127.0.0.1:8791/a2a`},
+		{"listen: 127.0.0.1:9000\naudience: http://127.0.0.1:9000/a2a/" + MarrowID, `:2: audience: it is the interface URL of the brand "` + MarrowID + `"`},
+		{"audience: ''", `:1: audience: it is empty: give it a text, or leave it out`},
+		{"brands: []", `:1: brands: the list is empty: list one, or leave the key out, which means Larkline Air and Marrow Books`},
+		{"accounts: []", `:1: accounts: the list is empty: list one, or leave the key out, which means Robin and Sam`},
 		{"issuers: none", `:1: issuers: write any, registered, or a list`},
-		{"issuers: []", `:1: issuers: write any, registered, or a list`},
+		{"issuers: []", `:1: issuers: the list is empty: list an issuer, or write any or registered`},
 		{"issuers:\n  - https://pa.example/", `:2: issuers[0]: "https://pa.example/": use an origin`},
 		{"issuers: [https://pa.example, http://pa.example]", `:1: issuers[1]: "http://pa.example": use https`},
 		{"issuers: ['http://localhost:8787']", `:1: issuers[0]: "http://localhost:8787": http issuers on this machine must be allowed first: set allowInsecureLocalIssuers: true`},
@@ -229,8 +242,10 @@ func TestConfigFileMistakes(t *testing.T) {
 		{"accounts:\n  - {id: a, email: a@b.example, password: long enough}\n  - {id: a, email: A@b.example, password: long enough}", `:3: accounts[1].id: "a" is taken`},
 		{"accounts:\n  - {id: a, email: a@b.example, password: long enough}\n  - {id: b, email: A@b.example, password: long enough}", `:3: accounts[1].email: "a@b.example" is taken`},
 		{"accounts:\n  - {id: a, password: long enough}", `:2: accounts[0].email: it is missing`},
+		{"accounts:\n  - {id: a, email: robin, password: long enough}", `:2: accounts[0].email: "robin": write an address, such as robin@example.com`},
+		{"accounts:\n  - {id: a, email: a@b.example, passwordFile: .}", `is a directory: name a file that holds a password of 8 to 256 bytes`},
 		{"accounts:\n  - {id: a, email: a@b.example}", `:2: accounts[0]: give a password, or a passwordFile, of 8 to 256 bytes`},
-		{"accounts:\n  - {id: a, email: a@b.example, passwordFile: nowhere}", `:2: accounts[0].passwordFile: `},
+		{"accounts:\n  - {id: a, email: a@b.example, passwordFile: nowhere}", `nowhere: no such file or directory: name a file that holds a password of 8 to 256 bytes, and that you may read`},
 		{"accounts:\n  - {id: a, email: a@b.example, passwordFile: short}", `:2: accounts[0].passwordFile: `},
 		{"accounts:\n  - {id: a, email: a@b.example, password: long enough, passwordFile: bo.password}", `:2: accounts[0].passwordFile: password says it too`},
 		{"owner: {password: 12345678}", `:1: owner.password: write text, in quotes`},
@@ -265,20 +280,25 @@ func TestConfigFileMistakes(t *testing.T) {
 		{brand("stepUpFirst: true"), `:5: brands[0].stepUpFirst: the brand has no scopes to ask for`},
 		{brand("scopes: {read: R}\nstepUpFirst: raed"), `:6: brands[0].stepUpFirst: "raed" is not a scope of the brand; did you mean read?`},
 		{brand("stepUpFirst: [read]"), `:5: brands[0].stepUpFirst: write true, false, or`},
-		{brand("asks: [{scope: read, text: Read}]"), `:5: brands[0].asks[0].scope: "read" is not a scope`},
+		{brand("asks: [{scope: read, text: Read}]"), `:5: brands[0].asks[0].scope: the brand has no scopes: give it scopes, or leave this out`},
+		{brand("scopes: {read: R}\nasks: [{scope: raed, text: Read}]"), `:6: brands[0].asks[0].scope: "raed" is not a scope of the brand; did you mean read?`},
+		{brand("notShared: [Nothing.]"), `:5: brands[0].notShared: the brand has no scopes, and so no consent page`},
+		{brand("replies:\n- {text: A, actions: [{tool: a}]}"), `:6: brands[0].replies[0].actions: the brand has no scopes, and so no receipts`},
+		{brand("replies:\n- {text: A}\n- {match: b, text: B}"), `:6: brands[0].replies[0]: without match it fits everything, and replies[1] is never reached: move it to the end`},
 		{brand("scopes: {read: R}\nasks: [{scope: read}]"), `:6: brands[0].asks[0].text: it is missing`},
-		{brand("replies:\n- {match: '(', text: A}"), `:6: brands[0].replies[0].match: error parsing regexp`},
+		{brand("replies:\n- {match: '(', text: A}"), `:6: brands[0].replies[0].match: error parsing regexp: missing closing ): ` + "`(`: mend it (https://golang.org/s/re2syntax"},
 		{brand("replies:\n- {match: a}"), `:6: brands[0].replies[0].text: it is missing`},
-		{brand("replies:\n- {text: A, needs: [read]}"), `:6: brands[0].replies[0].needs[0]: "read" is not a scope`},
+		{brand("replies:\n- {text: A, needs: [read]}"), `:6: brands[0].replies[0].needs[0]: the brand has no scopes`},
 		{brand("scopes: {read: R}\nreplies:\n- {text: A, needs: [read, read]}"), `:7: brands[0].replies[0].needs[1]: "read" is needed already`},
 		{brand("replies:\n- {text: A, actions: [{args: 1}]}"), `:6: brands[0].replies[0].actions[0].tool: it is missing`},
-		{brand("replies:\n- {text: A, actions: [{tool: a, args: .inf}]}"), `:6: brands[0].replies[0].actions[0].args: it cannot be said in JSON`},
+		{brand("replies:\n- {text: A, actions: [{tool: a, args: .inf}]}"), `:6: brands[0].replies[0].actions[0].args: it cannot be said in JSON, which has text for keys, and neither .nan nor .inf: write text in quotes`},
 		{brand("replies: [{text: A}]\ncommand: {argv: [cat]}"), `:6: brands[0].command: replies answers too`},
 		{brand("command: {argv: []}"), `:5: brands[0].command.argv: name the program`},
 		{brand("command: {timeout: 5s}"), `:5: brands[0].command.argv: name the program`},
 		{brand("command: cat"), `:5: brands[0].command: write a mapping`},
-		{brand("command: {argv: [./no-such-program]}"), `:5: brands[0].command.argv[0]: `},
-		{brand("command: {argv: [no-such-program]}"), `:5: brands[0].command.argv[0]: `},
+		{brand("command: {argv: [./no-such-program]}"), `:5: brands[0].command.argv[0]: there is no file "./no-such-program" in /`},
+		{brand("command: {argv: [no-such-program]}"), `:5: brands[0].command.argv[0]: there is no program "no-such-program" in PATH: name a file`},
+		{brand("command: {argv: [./bo.password]}"), `:5: brands[0].command.argv[0]: "./bo.password" is not executable: chmod +x it`},
 		{brand("command: {argv: [cat], dir: nowhere}"), `:5: brands[0].command.dir: `},
 		{brand("command: {argv: [cat], timeout: 1h}"), `:5: brands[0].command.timeout: may be at most 5m0s`},
 	} {
@@ -322,31 +342,70 @@ func TestConfigFileIsBounded(t *testing.T) {
 	}
 }
 
+// Whoever can write the file says which programs run here; whoever can read it has its
+// passwords.
+func TestConfigFileOfOthers(t *testing.T) {
+	const secret, plain = "owner: {password: correct horse}\n", "owner: {passwordFile: owner.password}\n"
+	for _, tc := range []struct {
+		content string
+		mode    os.FileMode
+		err     string
+		warns   bool
+	}{
+		{secret, 0o600, "", false}, {secret, 0o644, "", true}, {secret, 0o640, "", true}, {plain, 0o644, "", false},
+		{"accounts: [{id: a, email: a@b, password: long enough}]", 0o604, "", true},
+		{plain, 0o646, "everybody can write it (mode 0646), and it says which programs run: chmod o-w it", false},
+	} {
+		dir := write(t, map[string]string{"sandbox.yaml": tc.content, "owner.password": "owner's own"})
+		file := filepath.Join(dir, "sandbox.yaml")
+		if err := os.Chmod(file, tc.mode); err != nil {
+			t.Fatal(err)
+		}
+		var log bytes.Buffer
+		_, err := LoadConfig(file, slog.New(slog.NewTextHandler(&log, nil)))
+		if (err == nil) != (tc.err == "") || err != nil && !strings.Contains(err.Error(), tc.err) {
+			t.Errorf("%o: %v, want %q", tc.mode, err, tc.err)
+		}
+		if warned := strings.Contains(log.String(), "others can read it: chmod 600 it"); warned != tc.warns || strings.Contains(log.String(), "horse") {
+			t.Errorf("%o: log %q", tc.mode, log.String())
+		}
+	}
+}
+
 // The documentation's examples load, and those of whole brands answer.
 func TestDocumentedConfiguration(t *testing.T) {
 	page, err := os.ReadFile("../docs/sandbox.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	files := map[string]string{"owner.password": "a password\n", "sam.password": "a password\n"}
-	var examples []string
+	files := map[string]string{}
+	var examples, scripts []string
 	for block := range strings.SplitSeq("\n"+string(page), "\n```") {
 		lang, body, _ := strings.Cut(block, "\n")
 		switch name, ok := strings.CutPrefix(lang, "sh "); {
 		case lang == "yaml":
 			examples = append(examples, body+"\n")
+		case lang == "sh":
+			scripts = append(scripts, body+"\n")
 		case ok:
 			files[name] = body + "\n"
 		}
 	}
-	if len(examples) < 3 || len(files) < 3 {
-		t.Fatalf("%d examples, %d files", len(examples), len(files))
+	if len(examples) < 3 || len(files) < 1 || len(scripts) < 1 {
+		t.Fatalf("%d examples, %d files, %d scripts", len(examples), len(files), len(scripts))
 	}
 	for _, example := range examples {
 		dir := write(t, files)
 		for name := range files {
 			if err := os.Chmod(filepath.Join(dir, name), 0o700); err != nil {
 				t.Fatal(err)
+			}
+		}
+		for _, script := range scripts {
+			cmd := exec.CommandContext(t.Context(), "sh", "-ec", script)
+			cmd.Dir = dir
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Fatalf("%v: %s", err, out)
 			}
 		}
 		file := filepath.Join(dir, "sandbox.yaml")

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -139,30 +140,51 @@ type Execution struct {
 	Time      time.Time
 }
 
-// maxExecutions bounds the memory.
-const maxExecutions = 10_000
+// Bounds of the memory: turns, and bytes of what they hold.
+const (
+	maxExecutions     = 10_000
+	maxExecutionBytes = 8 << 20
+)
 
 // executions are the latest turns that ran.
 type executions struct {
-	mu   sync.Mutex
-	list []Execution
+	mu    sync.Mutex
+	list  []Execution
+	bytes int // of list
+}
+
+// bytes is about what the memory of an execution takes.
+func (x *Execution) bytes() int {
+	const fixed, header = 128, 16 // of the struct, of a string
+	n := fixed + len(x.MessageID) + len(x.Text)
+	for _, tool := range x.Tools {
+		n += header + len(tool)
+	}
+	return n
 }
 
 func (e *executions) add(brand string, m message, r Reply, at time.Time) {
-	x := Execution{Brand: brand, MessageID: m.id, Text: m.text, Time: at}
+	// A text may be part of a longer one, which would stay with it.
+	x := Execution{Brand: brand, MessageID: m.id, Text: strings.Clone(m.text), Time: at}
 	for _, a := range r.Actions {
-		x.Tools = append(x.Tools, a.Tool)
+		x.Tools = append(x.Tools, strings.Clone(a.Tool))
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if len(e.list) == maxExecutions {
-		e.list = slices.Delete(e.list, 0, maxExecutions/2)
-	}
 	e.list = append(e.list, x)
+	if e.bytes += x.bytes(); len(e.list) <= maxExecutions && e.bytes <= maxExecutionBytes {
+		return
+	}
+	forget := 0
+	for ; len(e.list)-forget > maxExecutions/2 || e.bytes > maxExecutionBytes/2; forget++ {
+		e.bytes -= e.list[forget].bytes()
+	}
+	e.list = slices.Clone(e.list[forget:])
 }
 
 // Executed are the turns that were carried out, in their order. Of very many, the
-// oldest are forgotten; the latest 5000 are always there.
+// oldest are forgotten; the latest 5000 are always there, if they take no more than 4
+// MiB.
 func (s *Sandbox) Executed() []Execution {
 	s.executions.mu.Lock()
 	defer s.executions.mu.Unlock()

@@ -10,9 +10,14 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// maxConversations bounds the state; beyond it the one that was idle longest is
-// forgotten.
-const maxConversations = 10000
+// Bounds of what is kept of conversations. Beyond maxConversations of an issuer's its
+// idlest is forgotten, beyond allConversations the idlest of the issuer that has the
+// most. A conversation with maxMessages is closed.
+const (
+	maxConversations = 5000
+	allConversations = 10000
+	maxMessages      = 1000
+)
 
 var (
 	errUnknownContext = invalidParams("Unknown contextId")
@@ -20,76 +25,148 @@ var (
 )
 
 // begin opens or continues a conversation with a message. It returns the stored
-// reply if there is one; else the message is reserved until settle or release.
-func (s *store) begin(ctx context.Context, p party, contextID, messageID, user string, now time.Time) (id string, stored []byte, err error) {
+// reply if there is one; else the message is reserved until settle or release, and its
+// turn, which begins with enterTurn, is under way.
+func (s *store) begin(ctx context.Context, p party, contextID, messageID string, user delegated, now time.Time) (id string, stored []byte, err error) {
+	underWay := false
 	err = s.update(ctx, func(t *tx) error {
-		if id = contextID; id == "" {
-			if _, err := t.get("SELECT id FROM conversations WHERE brand = ? AND issuer = ? AND subject = ? AND opened = ? ORDER BY rowid DESC LIMIT 1",
-				p.columns(messageID), &id); err != nil {
-				return err
-			}
+		id, stored, err = t.begin(ctx, p, contextID, messageID, user, now)
+		if underWay = err == nil && stored == nil; underWay {
+			t.underWay[id]++
 		}
-		if id == "" && t.lax(ctx, "context-fixed") {
-			if _, err := t.get("SELECT id FROM conversations WHERE brand = ? AND issuer = ? AND subject = ? ORDER BY rowid DESC LIMIT 1",
-				p.columns(), &id); err != nil {
-				return err
-			}
-		}
-		if id == "" {
-			id, err = t.open(p, messageID, now)
-			return err
-		}
-		var ranAs, toldTo string
-		var closed bool
-		var used instant
-		known, err := t.get("SELECT user, closed, used FROM conversations WHERE brand = ? AND issuer = ? AND subject = ? AND id = ?",
-			p.columns(id), &ranAs, &closed, &used)
-		switch {
-		case err != nil:
-			return err
-		case !known && t.lax(ctx, "lax-context"):
-			id, err = t.open(p, messageID, now)
-			return err
-		case !known:
-			return t.unknownContext(id)
-		case ranAs != "" && user != "" && ranAs != user:
-			if !t.lax(ctx, "lax-context-user") {
-				return errOtherUser
-			}
-			if _, err := t.exec("UPDATE conversations SET user = ? WHERE id = ?", user, id); err != nil {
-				return err
-			}
-		}
-		known, err = t.get("SELECT user, reply FROM messages WHERE conversation = ? AND id = ?", []any{id, messageID}, &toldTo, &stored)
-		switch {
-		case err != nil:
-			return err
-		case known && t.lax(ctx, "run-again"):
-			stored = nil
-			return nil
-		case known && stored == nil:
-			return errNoReply
-		case known && toldTo != user:
-			// What a user allowed to be told is told under their delegation only.
-			stored = nil
-			return errOtherUser
-		case known:
-			return nil
-		case (closed || now.Sub(used.Time) >= s.params.ContextIdle) && !t.lax(ctx, "closed-open"):
-			return errClosed
-		}
-		// It is open, or closed-open opens it again.
-		if _, err := t.exec("UPDATE conversations SET used = ?, closed = FALSE WHERE id = ?", instant{now}, id); err != nil {
-			return err
-		}
-		return t.reserve(id, messageID)
+		return err
 	})
+	if underWay && err != nil {
+		s.ended(id)
+	}
 	return id, stored, err
+}
+
+// ended takes back what begin counted.
+func (s *store) ended(conversation string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.underWay[conversation]--; s.underWay[conversation] <= 0 {
+		delete(s.underWay, conversation)
+	}
+}
+
+func (t *tx) begin(ctx context.Context, p party, contextID, messageID string, user delegated, now time.Time) (id string, stored []byte, err error) {
+	if err := t.holds(ctx, user, now); err != nil {
+		return "", nil, err
+	}
+	id, err = t.find(ctx, p, contextID, messageID)
+	if err != nil {
+		return "", nil, err
+	}
+	if id == "" {
+		id, err = t.open(p, messageID, now)
+		return id, nil, err
+	}
+	var ranAs string
+	var closed bool
+	var used instant
+	known, err := t.get("SELECT user, closed, used FROM conversations WHERE brand = ? AND issuer = ? AND subject = ? AND id = ?",
+		p.columns(id), &ranAs, &closed, &used)
+	switch {
+	case err != nil:
+		return "", nil, err
+	case !known && t.lax(ctx, "lax-context"):
+		id, err = t.open(p, messageID, now)
+		return id, nil, err
+	case !known:
+		return "", nil, t.unknownContext(id)
+	}
+	if err := t.join(ctx, id, ranAs, user.id); err != nil {
+		return "", nil, err
+	}
+	if stored, known, err = t.told(ctx, id, messageID, user.id); err != nil || known {
+		return id, stored, err
+	}
+	full, err := t.full(id)
+	switch {
+	case err != nil:
+		return "", nil, err
+	case (closed || full || now.Sub(used.Time) >= t.params.ContextIdle) && !t.lax(ctx, "closed-open"):
+		return "", nil, errClosed
+	}
+	// It is open, or closed-open opens it again.
+	if _, err := t.exec("UPDATE conversations SET used = ?, closed = FALSE WHERE id = ?", instant{now}, id); err != nil {
+		return "", nil, err
+	}
+	return id, nil, t.reserve(id, messageID)
+}
+
+// find returns the conversation that a message is for, "" for a new one.
+func (t *tx) find(ctx context.Context, p party, contextID, messageID string) (id string, err error) {
+	if contextID != "" {
+		return contextID, nil
+	}
+	_, err = t.get("SELECT id FROM conversations WHERE brand = ? AND issuer = ? AND subject = ? AND opened = ? ORDER BY rowid DESC LIMIT 1",
+		p.columns(messageID), &id)
+	if err == nil && id == "" && t.lax(ctx, "context-fixed") {
+		_, err = t.get("SELECT id FROM conversations WHERE brand = ? AND issuer = ? AND subject = ? ORDER BY rowid DESC LIMIT 1", p.columns(), &id)
+	}
+	return id, err
+}
+
+// join refuses a user in a conversation that ran as another.
+func (t *tx) join(ctx context.Context, conversation, ranAs, user string) error {
+	if ranAs == "" || user == "" || ranAs == user {
+		return nil
+	}
+	if !t.lax(ctx, "lax-context-user") {
+		return errOtherUser
+	}
+	_, err := t.exec("UPDATE conversations SET user = ? WHERE id = ?", user, conversation)
+	return err
+}
+
+// told returns the reply to a message that is known. It is nil if the message is to run
+// again.
+func (t *tx) told(ctx context.Context, conversation, messageID, user string) (stored []byte, known bool, err error) {
+	var to string
+	known, err = t.get("SELECT user, reply FROM messages WHERE conversation = ? AND id = ?", []any{conversation, messageID}, &to, &stored)
+	switch {
+	case err != nil || !known:
+		return nil, false, err
+	case t.lax(ctx, "run-again"):
+		return nil, true, nil
+	case stored == nil:
+		return nil, true, errNoReply
+	case to != user:
+		// What a user allowed to be told is told under their delegation only.
+		return nil, true, errOtherUser
+	}
+	return stored, true, nil
+}
+
+// full tells whether a conversation has as many messages as it may.
+func (t *tx) full(conversation string) (bool, error) {
+	var n int
+	_, err := t.get("SELECT count(*) FROM messages WHERE conversation = ?", []any{conversation}, &n)
+	return n >= maxMessages, err
+}
+
+// holds refuses a delegation that has ended since it was verified.
+func (t *tx) holds(ctx context.Context, user delegated, now time.Time) error {
+	if user.id == "" {
+		return nil
+	}
+	if g, found, err := t.grant(user.grantID); err != nil {
+		return err
+	} else if !found || !g.holds(now) {
+		return errEnded
+	}
+	if !user.expires.IsZero() && !now.Before(user.expires) && !t.lax(ctx, "lax-delegation-expired") {
+		return errEnded
+	}
+	return nil
 }
 
 // open makes a conversation that begins with a message.
 func (t *tx) open(p party, messageID string, now time.Time) (id string, err error) {
-	if err := t.makeRoom(); err != nil {
+	if err := t.makeRoom(p.issuer); err != nil {
 		return "", err
 	}
 	id = newUUID()
@@ -118,13 +195,47 @@ func (t *tx) reserve(conversation, messageID string) error {
 	return err
 }
 
-func (t *tx) makeRoom() error {
-	var n int
-	if _, err := t.get("SELECT count(*) FROM conversations", nil, &n); err != nil || n < maxConversations {
+// makeRoom forgets a conversation if there are too many for one more of an issuer's.
+func (t *tx) makeRoom(issuer string) error {
+	from, err := t.crowded("conversations", issuer, maxConversations, allConversations)
+	if err != nil || from == "" {
 		return err
 	}
-	_, err := t.exec("DELETE FROM conversations WHERE id = (SELECT id FROM conversations ORDER BY used LIMIT 1)")
+	// What was never answered goes last: asked for again, it is told to have no reply.
+	var idlest string
+	found, err := t.get(`SELECT id FROM conversations c WHERE issuer = ?
+		AND NOT EXISTS (SELECT 1 FROM messages WHERE conversation = c.id AND reply IS NULL) ORDER BY used LIMIT 1`, []any{from}, &idlest)
+	if err == nil && !found {
+		err = t.each("SELECT id FROM conversations WHERE issuer = ? ORDER BY used", []any{from}, func(scan func(...any) error) error {
+			var id string
+			err := scan(&id)
+			if idlest == "" && t.underWay[id] == 0 {
+				idlest = id
+			}
+			return err
+		})
+	}
+	if err != nil {
+		return err
+	}
+	// If a turn is under way in each, as many calls are being answered right now.
+	_, err = t.exec("DELETE FROM conversations WHERE id = ?", idlest)
 	return err
+}
+
+// crowded tells of which issuer a row must go before one of an issuer's is added to a
+// table: of the issuer itself if it has as many as each may have, else, if there are as
+// many as all may have, of the one that has the most. "": there is room.
+func (t *tx) crowded(table, issuer string, each, all int) (from string, err error) {
+	var n int
+	if _, err := t.get("SELECT count(*) FROM "+table+" WHERE issuer = ?", []any{issuer}, &n); err != nil || n >= each {
+		return issuer, err
+	}
+	if _, err := t.get("SELECT count(*) FROM "+table, nil, &n); err != nil || n < all {
+		return "", err
+	}
+	_, err = t.get("SELECT issuer FROM "+table+" GROUP BY issuer ORDER BY count(*) DESC LIMIT 1", nil, &from)
+	return from, err
 }
 
 // standing is what a turn starts from.
@@ -134,13 +245,16 @@ type standing struct {
 }
 
 // resume tells, with the turn's turn come, whether it may run as user, and on what.
-func (s *store) resume(ctx context.Context, conversation, user string) (from standing, err error) {
-	err = s.view(ctx, func(t *tx) error {
+func (s *store) resume(ctx context.Context, conversation string, user delegated, now time.Time) (from standing, err error) {
+	err = s.update(ctx, func(t *tx) error {
+		if err := t.holds(ctx, user, now); err != nil {
+			return err
+		}
 		var closed bool
 		var ranAs string
 		known, err := t.get(`SELECT c.closed, c.user, c.asked, m.value FROM conversations c
 			LEFT JOIN memories m ON m.brand = c.brand AND m.user = ? WHERE c.id = ?`,
-			[]any{user, conversation}, &closed, &ranAs, (*list)(&from.asked), (*[]byte)(&from.memory))
+			[]any{user.id, conversation}, &closed, &ranAs, (*list)(&from.asked), (*[]byte)(&from.memory))
 		switch {
 		case err != nil:
 			return err
@@ -148,7 +262,7 @@ func (s *store) resume(ctx context.Context, conversation, user string) (from sta
 			return errUnknownContext
 		case closed:
 			return errClosed
-		case ranAs != "" && user != "" && ranAs != user:
+		case ranAs != "" && user.id != "" && ranAs != user.id:
 			return errOtherUser
 		}
 		return nil
@@ -326,16 +440,17 @@ func (t *turns) enter(key string) (leave func()) {
 }
 
 // enterTurn waits until no other turn runs in the conversation nor, if there is a
-// user, for that user at the brand.
+// user, for that user at the brand. leave ends the turn that begin began.
 func (s *store) enterTurn(conversation, brand, user string) (leave func()) {
 	// Always in this order, so that two turns do not wait for each other.
 	leaveConversation := s.turns.enter("conversation " + conversation)
-	if user == "" {
-		return leaveConversation
+	leaveUser := func() {}
+	if user != "" {
+		leaveUser = s.turns.enter("user " + brand + " " + user) // a brand id holds no space
 	}
-	leaveUser := s.turns.enter("user " + brand + " " + user) // a brand id holds no space
 	return func() {
 		leaveUser()
 		leaveConversation()
+		s.ended(conversation)
 	}
 }

@@ -117,19 +117,26 @@ func parseFault(spec string) (activeFault, error) {
 	return f, checkValue(allFaults[i], f.value)
 }
 
-// unknownFault says which names were near.
+// unknownFault says which names were near: one that is a typing mistake away, or those
+// of its family.
 func unknownFault(name string) error {
 	family, _, _ := strings.Cut(name, "-")
-	var near []string
+	var near, typed []string
 	for _, f := range allFaults {
+		if distance(strings.ToLower(name), f.Name) <= min(2, len(f.Name)/2) {
+			typed = append(typed, f.Name)
+		}
 		if family != "" && (f.Name == family || strings.HasPrefix(f.Name, family+"-")) {
 			near = append(near, f.Name)
 		}
 	}
-	if near == nil {
-		return errors.New("there is no such fault; pactctl sandbox faults shows all")
+	switch {
+	case typed != nil:
+		return fmt.Errorf("there is no such fault; did you mean %s?", strings.Join(typed, " or "))
+	case near != nil:
+		return fmt.Errorf("there is no such fault; near it are %s", strings.Join(near, ", "))
 	}
-	return fmt.Errorf("there is no such fault; near it are %s", strings.Join(near, ", "))
+	return errors.New("there is no such fault; pactctl sandbox faults shows all")
 }
 
 // checkValue checks the ARG of a fault, where one was said.
@@ -225,7 +232,8 @@ func (f *faults) use(name string) (value string, on bool) {
 	return "", false
 }
 
-// hit takes a fault whose ARG does not matter.
+// hit takes a fault whose ARG does not matter. One that lets pass what must be refused
+// is asked for where the rule would refuse, and only there.
 func (f *faults) hit(ctx context.Context, name string) bool {
 	_, on := f.take(ctx, name)
 	return on
@@ -235,6 +243,21 @@ func (f *faults) hit(ctx context.Context, name string) bool {
 func (f *faults) number(ctx context.Context, name string) (n int, on bool) {
 	v, on := f.take(ctx, name)
 	n, _ = strconv.Atoi(v) // checkValue did
+	return n, on
+}
+
+// announced is the ARG of a fault, a number, without using it.
+func (f *faults) announced(ctx context.Context, name string) (n int, on bool) {
+	for _, set := range f.sets(ctx) {
+		set.mu.Lock()
+		for _, x := range set.list {
+			if x.name == name && x.left != 0 && !on {
+				n, _ = strconv.Atoi(x.value) // checkValue did
+				on = true
+			}
+		}
+		set.mu.Unlock()
+	}
 	return n, on
 }
 

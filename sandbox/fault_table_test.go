@@ -225,12 +225,13 @@ func TestEveryFault(t *testing.T) {
 		{"grant-aud=https://x.example", (*faulty).poll, "https://x.example"},
 		{"grant-client-id=https://y.example", (*faulty).poll, "https://y.example"},
 		{"grant-iss=https://z.example", (*faulty).poll, "https://z.example"},
-		{"grant-scope", (*faulty).poll, "flights:upcoming:read sandbox:not-asked-for"},
+		{"grant-scope", (*faulty).poll, "flights:upcoming:read flights:history:read"},
 		{"grant-signature", (*faulty).poll, "signed false"},
 		{"grant-extra=flights:cancel", (*faulty).poll, "flights:upcoming:read flights:cancel"},
 		{"access-ttl=30", (*faulty).refresh, "flights:upcoming:read flights:rebook30 true token"},
 		{"refresh-narrow=flights:rebook", (*faulty).refresh, "Bearer flights:upcoming:read3600"},
 		{"refresh-wide=flights:cancel", (*faulty).refresh, "flights:rebook flights:cancel"},
+		{"refresh-wide", (*faulty).refresh, "flights:rebook flights:history:read"},
 		{"refresh-keep", (*faulty).refresh, "again 200"},
 		{"refresh-error=invalid_grant", (*faulty).refresh, none + `invalid_grant"`},
 		{"identity-401", (*faulty).identity, `401 Www-Authenticate:Bearer realm="a2a"  401`},
@@ -251,6 +252,7 @@ func TestEveryFault(t *testing.T) {
 		{"step-up-no-link", (*faulty).stepUp, "link  messageId true"},
 		{"step-up-link=javascript:alert(1)", (*faulty).stepUp, "link javascript:alert(1)"},
 		{"step-up-more=flights:cancel", (*faulty).stepUp, "[flights:upcoming:read flights:cancel]"},
+		{"step-up-scopes-text", (*faulty).stepUp, "json flights:upcoming:read TASK_STATE_AUTH_REQUIRED"},
 		{"step-up-again", (*faulty).stepUp, "then 200"},
 		{"receipt-bit", (*faulty).receipt, "signed false known true beside true"},
 		{"receipt-envelope", (*faulty).receipt, "signed true known true beside false"},
@@ -316,7 +318,9 @@ func TestSetFaultsSaysWhatIsWrong(t *testing.T) {
 	m := newFaulty(t)
 	m.on("receipt-none")
 	for spec, why := range map[string]string{
-		"poll-slowdown":             "near it are poll-slow-down, poll-429",
+		"poll-slowdown":             "did you mean poll-slow-down?",
+		"poll-unknown":              "near it are poll-slow-down, poll-429",
+		"slwo":                      "did you mean slow?",
 		"nonsense":                  "pactctl sandbox faults shows all",
 		"":                          "pactctl sandbox faults shows all",
 		"=x":                        "pactctl sandbox faults shows all",

@@ -208,6 +208,62 @@ func (m *faulty) stepUpTask() (missing, link string) {
 
 const both = scopeUpcoming + " " + scopeRebook
 
+// latePoll is how long a device code is said to live, and what a poll after ten minutes
+// hears.
+func (m *faulty) latePoll() string {
+	device := m.device(both)
+	m.clock.advance(10 * time.Minute)
+	return fmt.Sprint(device["expires_in"], ": ", verdict(m.world.poll(device["device_code"])))
+}
+
+// lateTurn is how long a delegation token is said to live, and what a turn after two
+// hours gets.
+func (m *faulty) lateTurn() string {
+	given := m.grant(0, both)
+	m.clock.advance(2 * time.Hour)
+	return fmt.Sprint(given["expires_in"], ": ", m.delegatedBy(text(m.t, given, "access_token")))
+}
+
+// saidAgain says something in a new context, and the same messageId again by what asks
+// does: is the second answer the first?
+func (m *faulty) saidAgain(access string, asks func(id, context string) answer) string {
+	m.t.Helper()
+	id := newUUID()
+	first := m.say(LarklineID, id, "", "hello", access)
+	context, _ := m.reply(first)
+	again := asks(id, context)
+	return fmt.Sprint(verdict(again), " ", string(again.body) == string(first.body))
+}
+
+// issuedAt is what a PA-JWT gets that has this iat, or none.
+func issuedAt(iat any) func(*faulty) string {
+	return func(m *faulty) string {
+		claims := m.claims()
+		if claims["iat"] = iat; iat == nil {
+			delete(claims, "iat")
+		}
+		return m.tasksWith(sign(m.t, m.issuer.keys[0], claims, nil))
+	}
+}
+
+// withoutJWT is what an OAuth call without a PA-JWT gets.
+func (m *faulty) withoutJWT(endpoint string, form ...string) string {
+	values := url.Values{"client_id": {m.issuer.url}}
+	for i := 0; i < len(form); i += 2 {
+		values.Set(form[i], form[i+1])
+	}
+	return verdict(m.post(m.url(LarklineID, "oauth/"+endpoint), values))
+}
+
+// answerKind is what a message that needs a permission is answered with.
+func (m *faulty) answerKind(access string) string {
+	a := m.say(LarklineID, newUUID(), "", "Show my upcoming flights", access).json(m.t)
+	if _, ok := a["task"]; ok {
+		return "task"
+	}
+	return text(m.t, a, "message", "parts", "0", "text")[:8]
+}
+
 // laxRow is a fault, what is seen while the rule holds, and while the fault breaks it.
 type laxRow struct {
 	spec        string
@@ -237,9 +293,13 @@ var laxRows = []laxRow{
 	{"lax-kid", headed("kid", ""), refused, "200"},
 	{"lax-type", headed("typ", "pact-device+jwt"), refused, "200"},
 	{"lax-audience", claiming("aud", func(m *faulty) any { return m.ready.Provider }), refused, "200"},
+	{"lax-audience-prefix", claiming("aud", func(m *faulty) any { return m.sandbox.audience + "/x" }), refused, "200"},
+	{"lax-audience-prefix", claiming("aud", func(m *faulty) any { return m.sandbox.audience[:len(m.sandbox.audience)-1] }), refused, "200"},
 	{"lax-issuer", claiming("iss", func(m *faulty) any { return m.issuer.url + "/" }), refused, "200"},
 	{"lax-subject", claiming("sub", func(*faulty) any { return strings.Repeat("u", 257) }), refused, "200"},
 	{"lax-subject", claiming("sub", func(*faulty) any { return "" }), refused, "200"},
+	{"lax-iat", issuedAt(nil), refused, "200"},
+	{"lax-iat", issuedAt("1790000000"), refused, "200"},
 	{"lax-future", timed(90, 120), refused, "200"},
 	{"lax-expired", timed(-120, -90), refused, "200"},
 	{"lax-lifetime", timed(0, 301), refused, "200"},
@@ -263,6 +323,9 @@ var laxRows = []laxRow{
 		return string(m.call("GET", m.url(LarklineID, "tasks"), "").body)
 	}, `{"tasks":[],"nextPageToken":"","pageSize":50,"totalSize":0}`, "[]"},
 	{"lax-page-size", called("GET", larkline+"tasks?pageSize=101", ""), "400 INVALID_PARAMS", "200"},
+	{"lax-page-size", called("GET", larkline+"tasks?pageSize=%zz", ""), "400 INVALID_PARAMS", "200"},
+	{"lax-page-size-digits", called("GET", larkline+"tasks?pageSize=10abc", ""), "400 INVALID_PARAMS", "200"},
+	{"lax-page-size-digits", called("GET", larkline+"tasks?pageSize=%zz", ""), "400 INVALID_PARAMS", "200"},
 	{"strict-query", called("GET", larkline+"tasks?status=x", ""), "200", "400 INVALID_PARAMS"},
 	{"lax-task", called("GET", larkline+"tasks/abc", ""), "404 TASK_NOT_FOUND", "200"},
 	{"lax-task", called("POST", larkline+"tasks/abc:cancel", ""), "404 TASK_NOT_FOUND", "200"},
@@ -282,6 +345,31 @@ var laxRows = []laxRow{
 		two := m.say(LarklineID, id, m.context, "hello", "")
 		return fmt.Sprint(one.status, two.status, len(m.sandbox.Executed())-ran, string(one.body) == string(two.body))
 	}, "200 200 1 true", "200 200 2 false"},
+	{"repeat-anywhere", func(m *faulty) string {
+		return m.saidAgain("", func(id, _ string) answer { return m.say(LarklineID, id, "", "hello", "") })
+	}, "200 false", "200 true"},
+	{"repeat-anywhere", func(m *faulty) string {
+		return m.saidAgain("", func(id, _ string) answer { return m.say(LarklineID, id, m.context, "hello", "") })
+	}, "200 false", "200 true"},
+	{"repeat-foreign", func(m *faulty) string {
+		return m.saidAgain("", func(id, _ string) (a answer) {
+			m.as("another", func() string { a = m.say(LarklineID, id, "", "hello", ""); return "" })
+			return a
+		})
+	}, "200 false", "200 true"},
+	{"repeat-foreign", func(m *faulty) string {
+		return m.saidAgain("", func(id, context string) (a answer) {
+			m.as("another", func() string { a = m.say(LarklineID, id, context, "hello", ""); return "" })
+			return a
+		})
+	}, "400 INVALID_PARAMS false", "200 true"},
+	{"reply-to-anyone", func(m *faulty) string {
+		other := text(m.t, m.world.grant(1, both), "access_token")
+		return m.saidAgain(m.access, func(id, context string) answer { return m.say(LarklineID, id, context, "hello", other) })
+	}, "400 INVALID_PARAMS false", "200 true"},
+	{"reply-to-anyone", func(m *faulty) string {
+		return m.saidAgain(m.access, func(id, context string) answer { return m.say(LarklineID, id, context, "hello", "") })
+	}, "400 INVALID_PARAMS false", "200 true"},
 	{"lax-context", func(m *faulty) string { return verdict(m.say(LarklineID, newUUID(), newUUID(), "hello", "")) }, "400 INVALID_PARAMS", "200"},
 	{"lax-context", func(m *faulty) string {
 		return m.as("another", func() string { return verdict(m.say(LarklineID, newUUID(), m.context, "hello", "")) })
@@ -317,6 +405,23 @@ var laxRows = []laxRow{
 		form := url.Values{"client_id": {m.issuer.url}, "scope": {scopeUpcoming}}
 		return verdict(m.post(m.url(LarklineID, "oauth/device_authorization"), form))
 	}, refused, "200"},
+	{"lax-oauth-auth", func(m *faulty) string {
+		return m.withoutJWT("token", "grant_type", grantRefresh, "refresh_token", text(m.t, m.grant(0, both), "refresh_token"))
+	}, refused, "200"},
+	{"lax-oauth-auth", func(m *faulty) string {
+		device, consent := m.asking(both)
+		if _, err := consent.Answer(m.t.Context(), "allow", scopeRebook); err != nil {
+			m.t.Fatal(err)
+		}
+		return m.withoutJWT("token", "grant_type", grantDeviceCode, "device_code", text(m.t, device, "device_code"))
+	}, refused, "200"},
+	{"lax-refresh-auth", func(m *faulty) string {
+		return m.withoutJWT("token", "grant_type", grantRefresh, "refresh_token", text(m.t, m.grant(0, both), "refresh_token"))
+	}, refused, "200"},
+	{"lax-refresh-auth", func(m *faulty) string {
+		token := text(m.t, m.grant(0, both), "refresh_token")
+		return verdict(m.oauth("token", "client_id", "https://other.example", "grant_type", grantRefresh, "refresh_token", token))
+	}, "401 invalid_client", "200"},
 	{"lax-client", posted("device_authorization", "client_id", "https://other.example", "scope", scopeUpcoming), "401 invalid_client", "200"},
 	{"lax-form", func(m *faulty) string {
 		form := url.Values{"client_id": {m.issuer.url}, "scope": {scopeUpcoming, scopeUpcoming}}
@@ -384,11 +489,8 @@ var laxRows = []laxRow{
 	{"lax-code", func(m *faulty) string {
 		return m.as("another", func() string { return m.decided("allow", scopeRebook) })
 	}, "400 invalid_grant", "200"},
-	{"code-immortal", func(m *faulty) string {
-		device := m.device(both)
-		m.clock.advance(10 * time.Minute)
-		return verdict(m.world.poll(device["device_code"]))
-	}, "400 expired_token", "400 authorization_pending"},
+	{"code-immortal", (*faulty).latePoll, "600: 400 expired_token", "5: 400 authorization_pending"},
+	{"code-immortal=7", (*faulty).latePoll, "600: 400 expired_token", "7: 400 authorization_pending"},
 	{"grant-no-id", func(m *faulty) string { return fmt.Sprint(m.idOf(m.grant(0, both)) != "") }, "true", "false"},
 	{"refresh-reuse", func(m *faulty) string {
 		token := text(m.t, m.grant(0, both), "refresh_token")
@@ -400,6 +502,10 @@ var laxRows = []laxRow{
 		token := text(m.t, m.grant(0, both), "refresh_token")
 		return m.as("another", func() string { return m.refreshed(token) })
 	}, "400 invalid_grant", "200"},
+	{"refresh-burn", func(m *faulty) string {
+		token := text(m.t, m.grant(0, both), "refresh_token")
+		return m.as("another", func() string { return m.refreshed(token) }) + ", then " + m.refreshed(token)
+	}, "400 invalid_grant, then 200", "400 invalid_grant, then 400 invalid_grant"},
 	{"refresh-grant", func(m *faulty) string {
 		first := m.grant(0, both)
 		next := m.oauth("token", "grant_type", grantRefresh, "refresh_token", text(m.t, first, "refresh_token")).json(m.t)
@@ -411,16 +517,18 @@ var laxRows = []laxRow{
 	{"lax-delegation-party", func(m *faulty) string {
 		return m.as("another", func() string { return m.delegatedBy(m.access) })
 	}, refused + `, error="invalid_token"`, "200"},
-	{"lax-delegation-expired", func(m *faulty) string {
-		m.clock.advance(2 * time.Hour)
-		return m.delegatedBy(m.access)
-	}, refused + `, error="invalid_token"`, "200"},
+	{"lax-delegation-expired", (*faulty).lateTurn, "3600: " + refused + `, error="invalid_token"`, "5: 200"},
+	{"lax-delegation-expired=7", (*faulty).lateTurn, "3600: " + refused + `, error="invalid_token"`, "7: 200"},
 	{"lax-context-user", func(m *faulty) string {
 		context, _ := m.reply(m.say(LarklineID, newUUID(), "", "hello", m.access))
 		other := text(m.t, m.world.grant(1, both), "access_token")
 		return verdict(m.say(LarklineID, newUUID(), context, "hello", other))
 	}, "400 INVALID_PARAMS", "200"},
 
+	{"scopes-unenforced", func(m *faulty) string { return m.answerKind("") }, "task", "You have"},
+	{"scopes-unenforced", func(m *faulty) string {
+		return m.answerKind(text(m.t, m.grant(0, scopeRebook), "access_token"))
+	}, "task", "You have"},
 	{"step-up-unknown", func(m *faulty) string {
 		missing, _ := m.stepUpTask()
 		return missing
@@ -460,6 +568,21 @@ func TestLaxFaults(t *testing.T) {
 			}
 			see("after once", tc.rule)
 		})
+	}
+}
+
+// A token that says more than the user allowed is good for it.
+func TestWideTokensAreTaken(t *testing.T) {
+	for _, spec := range []string{"grant-extra", "grant-scope", "refresh-wide"} {
+		m := newFaulty(t)
+		m.on(spec)
+		given := m.grant(0, scopeRebook)
+		if spec == "refresh-wide" {
+			given = m.oauth("token", "grant_type", grantRefresh, "refresh_token", text(t, given, "refresh_token")).json(t)
+		}
+		if got := m.answerKind(text(t, given, "access_token")); got != "You have" {
+			t.Errorf("%s: %s", spec, got)
+		}
 	}
 }
 

@@ -6,16 +6,18 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/go-jose/go-jose/v4"
+	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/pactsigner/pactsigner/jwks"
 )
 
-// broken is lax for the rules of a function that knows no request.
+// broken is hit for the rules of a function that knows no request.
 func (s *Sandbox) broken(ctx context.Context) func(fault string) bool {
-	return func(fault string) bool { return s.lax(ctx, fault) }
+	return func(fault string) bool { return s.faults.hit(ctx, fault) }
 }
 
 // identityChallenge is the WWW-Authenticate of a 401 to who does not say who they
@@ -101,6 +103,12 @@ func (s *Sandbox) refuseHeaders(w http.ResponseWriter, r *http.Request) bool {
 	return false
 }
 
+// digitsFirst reads a pageSize that goes on behind its digits.
+func digitsFirst(values []string) (int, bool) {
+	last := values[len(values)-1]
+	return parsePageSize([]string{last[:len(last)-len(strings.TrimLeft(last, "0123456789"))]})
+}
+
 // issuerKeys reads an issuer's JWKS.
 func (s *Sandbox) issuerKeys(ctx context.Context, url string) ([]byte, error) {
 	if last, ok := s.keySets.Get(url); ok && s.faults.hit(ctx, "jwks-sticky") {
@@ -120,6 +128,22 @@ func parseOddAlgorithm(compact string) (*jwks.Token, error) {
 	}
 	return jwks.ParseCompact(compact, "none", jose.HS256, jose.HS384, jose.HS512,
 		jose.PS256, jose.PS384, jose.PS512, jose.RS384, jose.RS512, jose.ES384, jose.ES512, jose.EdDSA)
+}
+
+// issuedNow are the claims of a payload whose iat is missing or of another type, as if
+// it were now; ok is false if something else is wrong with them.
+func issuedNow(payload []byte, now time.Time) (c issuerClaims, ok bool) {
+	var members map[string]jsontext.Value
+	if json.Unmarshal(payload, &members) != nil {
+		return c, false
+	}
+	delete(members, "iat")
+	rest, err := json.Marshal(members)
+	if err != nil || unmarshalClaims(rest, &c) != nil {
+		return c, false
+	}
+	c.IssuedAt = now.Unix()
+	return c, true
 }
 
 // unverifiedPayload is the payload of a JWT whose signature nobody looked at.

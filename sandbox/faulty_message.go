@@ -5,6 +5,7 @@ import (
 	"context"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -13,7 +14,7 @@ func (s *Sandbox) refuseDelegation(ctx context.Context, user delegated) error {
 	if user.id == "" {
 		return nil
 	}
-	if _, on := s.faults.take(ctx, "delegation-401"); on {
+	if s.faults.hit(ctx, "delegation-401") {
 		return errToldTo
 	}
 	return nil
@@ -22,7 +23,7 @@ func (s *Sandbox) refuseDelegation(ctx context.Context, user delegated) error {
 // refuseMessage answers a message by fault, before anything of it runs.
 func (s *Sandbox) refuseMessage(w http.ResponseWriter, r *http.Request) bool {
 	ctx := r.Context()
-	if _, on := s.faults.take(ctx, "drop-before"); on {
+	if s.faults.hit(ctx, "drop-before") {
 		panic(http.ErrAbortHandler)
 	}
 	if s.faults.hit(ctx, "hang-before") {
@@ -49,7 +50,7 @@ func (s *Sandbox) answerInstead(ctx context.Context, b *business, asked []string
 		}
 	}
 	if len(asked) > 0 && containsAll(t.Scopes, asked) {
-		if _, on := s.faults.take(ctx, "step-up-again"); on {
+		if s.faults.hit(ctx, "step-up-again") {
 			return Reply{Missing: asked}, true
 		}
 	}
@@ -59,18 +60,77 @@ func (s *Sandbox) answerInstead(ctx context.Context, b *business, asked []string
 	if s.faults.on(ctx, "step-up-creep") && !containsAll(t.Scopes, b.scopeIDs()) && s.faults.hit(ctx, "step-up-creep") {
 		return Reply{Missing: []string{b.another("", t.Scopes)}}, true
 	}
-	if _, on := s.faults.take(ctx, "still-running"); on {
+	if s.faults.hit(ctx, "still-running") {
 		return Reply{Text: "We still work on this. Send another message to hear how it ended."}, true
 	}
 	return Reply{}, false
 }
 
+// respondAnyway has the brand answer, as if everything were allowed, a turn for which
+// it missed scopes.
+func (s *Sandbox) respondAnyway(ctx context.Context, b *business, t *Turn, missed Reply) (Reply, error) {
+	if len(missed.Missing) == 0 || !s.faults.hit(ctx, "scopes-unenforced") {
+		return missed, nil
+	}
+	t.User, t.Scopes = cmp.Or(t.User, s.accounts[0].id), b.scopeIDs()
+	reply, err := b.Respond(ctx, *t)
+	if err == nil {
+		err = b.check(*t, reply)
+	}
+	return reply, err
+}
+
+// toldElsewhere is the stored reply to a messageId that the party may not have as this
+// user: in another of its contexts, or another's. It is nil if no fault gives it.
+func (s *Sandbox) toldElsewhere(ctx context.Context, p party, user delegated, msg message) ([]byte, error) {
+	if !s.faults.on(ctx, "repeat-") && !s.faults.on(ctx, "reply-to-anyone") {
+		return nil, nil
+	}
+	told, err := s.store.told(ctx, p, msg)
+	fault := "repeat-foreign"
+	switch {
+	case err != nil, told.reply == nil, told.here && told.user == user.id:
+		return nil, err
+	case told.here:
+		fault = "reply-to-anyone"
+	case told.party == p:
+		fault = "repeat-anywhere"
+	}
+	if !s.faults.hit(ctx, fault) {
+		return nil, nil
+	}
+	return told.reply, nil
+}
+
+// told is a stored reply, and whom it was told.
+type told struct {
+	party
+	here  bool // in the context that the message names, or begins
+	user  string
+	reply []byte
+}
+
+// told finds the stored reply to a message: where it belongs, else anywhere at the
+// brand.
+func (s *store) told(ctx context.Context, p party, msg message) (found told, err error) {
+	err = s.view(ctx, func(t *tx) error {
+		_, err := t.get(`SELECT c.brand, c.issuer, c.subject,
+				c.issuer = ? AND c.subject = ? AND (c.id = ? OR ? = '' AND c.opened IS m.id) AS here, m.user, m.reply
+			FROM messages m JOIN conversations c ON c.id = m.conversation
+			WHERE c.brand = ? AND m.id = ? AND m.reply IS NOT NULL ORDER BY here DESC, c.issuer = ? AND c.subject = ? DESC LIMIT 1`,
+			[]any{p.issuer, p.subject, msg.contextID, msg.contextID, p.brand, msg.id, p.issuer, p.subject},
+			&found.brand, &found.issuer, &found.subject, &found.here, &found.user, &found.reply)
+		return err
+	})
+	return found, err
+}
+
 // spoilContext moves an answer to another conversation.
 func (s *Sandbox) spoilContext(ctx context.Context, id *string) (changed bool) {
-	if _, on := s.faults.take(ctx, "reply-context"); on {
+	if s.faults.hit(ctx, "reply-context") {
 		*id, changed = newUUID(), true
 	}
-	if _, on := s.faults.take(ctx, "reply-no-context"); on {
+	if s.faults.hit(ctx, "reply-no-context") {
 		*id, changed = "", true
 	}
 	return changed
@@ -87,7 +147,7 @@ func (s *Sandbox) spoilReply(ctx context.Context, p party, out *outMessage) (cha
 		}
 	}
 	changed = s.spoilContext(ctx, &out.ContextID) || changed
-	if _, on := s.faults.take(ctx, "reply-role-user"); on {
+	if s.faults.hit(ctx, "reply-role-user") {
 		out.Role, changed = "ROLE_USER", true
 	}
 	return changed
@@ -103,11 +163,11 @@ func (s *Sandbox) spoilLink(ctx context.Context, p party, link string) string {
 	return link
 }
 
-func (s *Sandbox) spoilStepUp(ctx context.Context, b *business, task *authTask) {
+func (s *Sandbox) spoilStepUp(ctx context.Context, b *business, task *authTask, missing []string) {
 	if s.spoilContext(ctx, &task.ContextID) {
 		task.Status.Message.ContextID = task.ContextID
 	}
-	if _, on := s.faults.take(ctx, "step-up-no-message-id"); on {
+	if s.faults.hit(ctx, "step-up-no-message-id") {
 		task.Status.Message.ID = ""
 	}
 	if link, on := s.faults.take(ctx, "step-up-link"); on {
@@ -119,17 +179,20 @@ func (s *Sandbox) spoilStepUp(ctx context.Context, b *business, task *authTask) 
 	if s.faults.hit(ctx, "step-up-state") {
 		task.Status.State = "TASK_STATE_INPUT_REQUIRED"
 	}
-	if _, on := s.faults.take(ctx, "step-up-no-link"); on {
+	if s.faults.hit(ctx, "step-up-no-link") {
 		task.Metadata.Verification = ""
 	}
 	if scope, on := s.faults.take(ctx, "step-up-unknown"); on {
-		task.Metadata.MissingScopes = []string{scope}
+		missing = []string{scope}
 	}
 	if scope, on := s.faults.take(ctx, "step-up-more"); on {
-		missing := task.Metadata.MissingScopes
 		if scope = b.another(scope, missing); !slices.Contains(missing, scope) {
-			task.Metadata.MissingScopes = append(slices.Clone(missing), scope)
+			missing = append(slices.Clone(missing), scope)
 		}
+	}
+	task.Metadata.MissingScopes = missing
+	if s.faults.hit(ctx, "step-up-scopes-text") {
+		task.Metadata.MissingScopes = strings.Join(missing, " ")
 	}
 }
 
@@ -137,18 +200,18 @@ func (s *Sandbox) spoilStepUp(ctx context.Context, b *business, task *authTask) 
 func (s *Sandbox) deliver(w http.ResponseWriter, r *http.Request, a turnAnswer) {
 	ctx := r.Context()
 	if !a.asks {
-		if _, on := s.faults.take(ctx, "no-reply"); on {
+		if s.faults.hit(ctx, "no-reply") {
 			errNoReply.write(w)
 			return
 		}
 	}
 	if a.ran {
-		if _, on := s.faults.take(ctx, "drop-after"); on {
+		if s.faults.hit(ctx, "drop-after") {
 			panic(http.ErrAbortHandler)
 		}
 	}
 	contentType := typeA2A
-	if _, on := s.faults.take(ctx, "reply-json"); on {
+	if s.faults.hit(ctx, "reply-json") {
 		contentType = typeJSON
 	}
 	writeBody(w, http.StatusOK, contentType, a.body)

@@ -1,10 +1,12 @@
 package sandbox
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/base64"
 	"errors"
+	"io"
 	"net/http"
 	"slices"
 	"strings"
@@ -44,10 +46,14 @@ func (s *Sandbox) spoilDevice(ctx context.Context, d *deviceAnswer) {
 	if s.faults.hit(ctx, "device-foreign") {
 		d.Verification, d.VerificationAll = elsewhereOrigin+"/login", elsewhereOrigin+"/login?user_code="+d.UserCode
 	}
-	if _, on := s.faults.take(ctx, "device-no-complete"); on {
+	if s.faults.hit(ctx, "device-no-complete") {
 		d.VerificationAll = ""
 	}
 	if n, on := s.faults.number(ctx, "device-expires"); on {
+		d.ExpiresIn = n
+	}
+	// A count is of the polls that come too late.
+	if n, on := s.faults.announced(ctx, "code-immortal"); on {
 		d.ExpiresIn = n
 	}
 }
@@ -69,11 +75,12 @@ func (s *Sandbox) refuseToken(ctx context.Context, w http.ResponseWriter, grantT
 			writeJSON(w, n, typeJSON, oauthFail("server_error", "The sandbox was told so"))
 			return true
 		}
-		if _, on = s.faults.take(ctx, "poll-slow-down"); on {
-			code = "slow_down"
-		} else if _, on = s.faults.take(ctx, "poll-pending"); on {
-			code = "authorization_pending"
-		} else {
+		switch {
+		case s.faults.hit(ctx, "poll-slow-down"):
+			code, on = "slow_down", true
+		case s.faults.hit(ctx, "poll-pending"):
+			code, on = "authorization_pending", true
+		default:
 			code, on = s.faults.take(ctx, "poll-error")
 		}
 	}
@@ -81,6 +88,37 @@ func (s *Sandbox) refuseToken(ctx context.Context, w http.ResponseWriter, grantT
 		oauthFail(code, "The sandbox was told so").write(w)
 	}
 	return on
+}
+
+// refreshes tells whether a call is a refresh that a fault lets pass without a
+// PA-JWT: then it is taken for one by whose refresh token it brings.
+func (s *Sandbox) refreshes(r *http.Request) (who caller, ok bool, err error) {
+	if ctx := r.Context(); r.Header.Values("Authorization") == nil && s.faults.on(ctx, "lax-refresh-auth") {
+		body, err := io.ReadAll(io.LimitReader(r.Body, maxBody+1)) // more than that is refused later
+		if err != nil {
+			return caller{}, false, nil // so is this
+		}
+		r.Body = io.NopCloser(io.MultiReader(bytes.NewReader(body), r.Body))
+		form, refusal := parseForm(r.Header.Get("Content-Type"), body, s.broken(ctx))
+		if refusal != nil || form.Get("grant_type") != grantRefresh {
+			return caller{}, false, nil
+		}
+		if who, ok, err = s.store.refresher(ctx, hashOf(form.Get("refresh_token"))); err != nil || !ok {
+			return caller{}, false, err
+		}
+		return who, s.faults.hit(ctx, "lax-refresh-auth"), nil
+	}
+	return caller{}, false, nil
+}
+
+// refresher is who may use a refresh token.
+func (s *store) refresher(ctx context.Context, hash string) (who caller, found bool, err error) {
+	err = s.view(ctx, func(t *tx) error {
+		found, err = t.get("SELECT g.issuer, g.subject FROM refreshes r JOIN grants g ON g.id = r.grant_id WHERE r.hash = ?",
+			[]any{hash}, &who.issuer, &who.subject)
+		return err
+	})
+	return who, found, err
 }
 
 // tokenType is the token_type of an answer.
@@ -96,18 +134,22 @@ func (s *Sandbox) tokenLife(ctx context.Context) time.Duration {
 	if n, on := s.faults.number(ctx, "access-ttl"); on {
 		return time.Duration(n) * time.Second
 	}
+	// A count is of the turns that come too late.
+	if n, on := s.faults.announced(ctx, "lax-delegation-expired"); on {
+		return time.Duration(n) * time.Second
+	}
 	return s.params.TokenTTL
 }
 
 // spoilScopes changes what the answer of the token endpoint, and the token, give.
 func (s *Sandbox) spoilScopes(ctx context.Context, b *business, scopes []string, refreshed bool) []string {
-	extra, narrow := "grant-extra", ""
+	extra := "grant-extra"
 	if refreshed {
-		extra, narrow = "refresh-wide", "refresh-narrow"
-	}
-	if v, on := s.faults.take(ctx, narrow); on {
-		v = cmp.Or(v, scopes[len(scopes)-1])
-		scopes = slices.DeleteFunc(slices.Clone(scopes), func(id string) bool { return id == v })
+		extra = "refresh-wide"
+		if v, on := s.faults.take(ctx, "refresh-narrow"); on {
+			v = cmp.Or(v, scopes[len(scopes)-1])
+			scopes = slices.DeleteFunc(slices.Clone(scopes), func(id string) bool { return id == v })
+		}
 	}
 	if v, on := s.faults.take(ctx, extra); on {
 		if v = b.another(v, scopes); !slices.Contains(scopes, v) {
@@ -121,7 +163,7 @@ func (s *Sandbox) spoilScopes(ctx context.Context, b *business, scopes []string,
 // decided with it can be decided anew.
 func (s *Sandbox) reused(ctx context.Context, secret, fault string) (visit, bool) {
 	was, ok := s.spent.Get(hashOf(secret))
-	if !ok || !s.lax(ctx, fault) {
+	if !ok || !s.faults.hit(ctx, fault) {
 		return visit{}, false
 	}
 	if err := s.store.reopen(ctx, was.visit.userCode); err != nil {
@@ -144,7 +186,7 @@ func (s *Sandbox) spoilConsent(ctx context.Context, asked, granted []string) []s
 }
 
 // spoilClaims changes what the token alone says.
-func (s *Sandbox) spoilClaims(ctx context.Context, c *tokenClaims, refreshed bool) {
+func (s *Sandbox) spoilClaims(ctx context.Context, b *business, c *tokenClaims, refreshed bool) {
 	if v, on := s.faults.take(ctx, "grant-aud"); on {
 		c.Audience = v
 	}
@@ -160,14 +202,8 @@ func (s *Sandbox) spoilClaims(ctx context.Context, c *tokenClaims, refreshed boo
 	if v, on := s.faults.take(ctx, "grant-iss"); on {
 		c.Issuer = v
 	}
-	if _, on := s.faults.take(ctx, "grant-scope"); on {
-		scopes := strings.Fields(c.Scope)
-		if len(scopes) > 1 {
-			scopes = scopes[:len(scopes)-1]
-		} else {
-			scopes = append(scopes, strangeScope)
-		}
-		c.Scope = strings.Join(scopes, " ")
+	if s.faults.hit(ctx, "grant-scope") {
+		c.Scope += " " + b.another("", strings.Fields(c.Scope))
 	}
 }
 
@@ -176,7 +212,7 @@ const strangeScope = "sandbox:not-asked-for"
 
 // spoilSignature flips the last bit of a JWS's signature if the fault is on.
 func (s *Sandbox) spoilSignature(ctx context.Context, name, compact string) string {
-	if _, on := s.faults.take(ctx, name); !on {
+	if !s.faults.hit(ctx, name) {
 		return compact
 	}
 	at := strings.LastIndexByte(compact, '.') + 1
@@ -189,13 +225,13 @@ var errToldTo = errors.New("the sandbox was told to refuse it")
 
 // refuseIdentity refuses a good PA-JWT by fault.
 func (s *Sandbox) refuseIdentity(ctx context.Context, h http.Header) error {
-	if _, on := s.faults.take(ctx, "identity-401"); on {
+	if s.faults.hit(ctx, "identity-401") {
 		return errToldTo
 	}
 	if s.faults.on(ctx, "replay-401") {
 		token, _, _ := bearer(h, "Authorization") // it was good
 		if s.faults.replayed(token) {
-			if _, on := s.faults.take(ctx, "replay-401"); on {
+			if s.faults.hit(ctx, "replay-401") {
 				return errToldTo
 			}
 		}

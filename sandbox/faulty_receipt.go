@@ -10,7 +10,7 @@ import (
 
 // receipt signs what a delegated turn did; nil if a fault holds it back.
 func (s *Sandbox) receipt(ctx context.Context, b *business, who caller, user delegated, reply Reply) (*receipt, error) {
-	if _, on := s.faults.take(ctx, "receipt-none"); on {
+	if s.faults.hit(ctx, "receipt-none") {
 		return nil, nil
 	}
 	if s.faults.on(ctx, "receipt-replay") {
@@ -19,7 +19,7 @@ func (s *Sandbox) receipt(ctx context.Context, b *business, who caller, user del
 			return nil, err
 		}
 		if found {
-			if _, on := s.faults.take(ctx, "receipt-replay"); on {
+			if s.faults.hit(ctx, "receipt-replay") {
 				return &last, nil
 			}
 		}
@@ -34,7 +34,7 @@ func (s *Sandbox) receipt(ctx context.Context, b *business, who caller, user del
 	if err != nil {
 		return nil, err
 	}
-	if _, on := s.faults.take(ctx, "receipt-unknown-kid"); on {
+	if s.faults.hit(ctx, "receipt-unknown-kid") {
 		if key, err = newASKey(); err != nil {
 			return nil, err
 		}
@@ -44,13 +44,13 @@ func (s *Sandbox) receipt(ctx context.Context, b *business, who caller, user del
 		return nil, err
 	}
 	r := &receipt{s.spoilSignature(ctx, "receipt-bit", jws), payload}
-	if _, on := s.faults.take(ctx, "receipt-envelope"); on {
+	if s.faults.hit(ctx, "receipt-envelope") {
 		claims.Actions = append(slices.Clone(claims.Actions), Action{Tool: "something_else"})
 		if r.Claims, err = json.Marshal(claims); err != nil {
 			return nil, err
 		}
 	}
-	if _, on := s.faults.take(ctx, "receipt-no-claims"); on {
+	if s.faults.hit(ctx, "receipt-no-claims") {
 		r.Claims = nil
 	}
 	return r, nil
@@ -60,7 +60,7 @@ func (s *Sandbox) receipt(ctx context.Context, b *business, who caller, user del
 const receiptAhead = 6 * time.Minute
 
 func (s *Sandbox) spoilReceiptClaims(ctx context.Context, c *receiptClaims, b *business, user delegated) {
-	if _, on := s.faults.take(ctx, "receipt-scope"); on {
+	if s.faults.hit(ctx, "receipt-scope") {
 		outside := strangeScope
 		for _, id := range b.scopeIDs() {
 			if !slices.Contains(user.scopes, id) {
@@ -70,7 +70,7 @@ func (s *Sandbox) spoilReceiptClaims(ctx context.Context, c *receiptClaims, b *b
 		}
 		c.ScopesUsed = append(slices.Clone(c.ScopesUsed), outside)
 	}
-	if _, on := s.faults.take(ctx, "receipt-late"); on {
+	if s.faults.hit(ctx, "receipt-late") {
 		c.Time = receiptTime(s.now().Add(receiptAhead))
 	}
 	if s.faults.hit(ctx, "receipt-early") {
@@ -82,13 +82,13 @@ func (s *Sandbox) spoilReceiptClaims(ctx context.Context, c *receiptClaims, b *b
 	if s.faults.hit(ctx, "receipt-brand") {
 		c.Brand = elsewhereOrigin + "/a2a/" + b.ID
 	}
-	if _, on := s.faults.take(ctx, "receipt-form"); on {
+	if s.faults.hit(ctx, "receipt-form") {
 		c.Time = ""
 	}
-	if _, on := s.faults.take(ctx, "receipt-grant"); on {
+	if s.faults.hit(ctx, "receipt-grant") {
 		c.GrantID = "a2agrant_" + newULID(s.now())
 	}
-	if _, on := s.faults.take(ctx, "receipt-user"); on {
+	if s.faults.hit(ctx, "receipt-user") {
 		c.User += "-other"
 	}
 }

@@ -15,12 +15,12 @@ import (
 )
 
 // carriage is what a route calls the faults in how its answers travel: those that
-// replace or hold back an answer, and those of its body. Each has the names
+// replace or hold back an answer, and those of its body. Behind the prefix stand
 //
 //	replies: status redirect slow hang cut-headers
 //	bodies:  garbage malformed missing content-type oversize
 //
-// behind the prefix.
+// of which a page has only garbage, and a reply not missing.
 type carriage struct{ replies, bodies string }
 
 var (
@@ -180,8 +180,12 @@ func (s *Sandbox) redirect(w http.ResponseWriter, r *http.Request, fault string)
 			return false
 		}
 	}
-	path := r.URL.EscapedPath()
-	marked := fmt.Sprintf("%s?%s=%s.%s.%d", path, redirectParam, s.redirectProof(), kind, n+1)
+	path, query, here := r.URL.EscapedPath(), r.URL.Query(), s.publicURL
+	if path == loginPath {
+		here = s.brandURL
+	}
+	query.Set(redirectParam, fmt.Sprintf("%s.%s.%d", s.redirectProof(), kind, n+1))
+	marked := path + "?" + query.Encode()
 	status, location := http.StatusFound, ""
 	if r.Method == http.MethodPost {
 		status = http.StatusTemporaryRedirect // a client that follows says it all again
@@ -198,10 +202,10 @@ func (s *Sandbox) redirect(w http.ResponseWriter, r *http.Request, fault string)
 	case "javascript":
 		location = "javascript:alert(1)"
 	case "loop", "many":
-		location = s.publicURL + marked
+		location = here + marked
 	case "no-location":
 	case "userinfo":
-		u, err := url.Parse(s.publicURL + marked)
+		u, err := url.Parse(here + marked)
 		if err != nil {
 			return false // it was an address of ours
 		}
@@ -210,6 +214,9 @@ func (s *Sandbox) redirect(w http.ResponseWriter, r *http.Request, fault string)
 	default:
 		status, _ = strconv.Atoi(kind) // checkValue did
 		location = s.elsewhere("", s.publicURL+marked)
+		if here != s.publicURL {
+			location = s.publicURL + marked
+		}
 	}
 	_, _ = readBody(w, r) // else the client might not get to read the answer
 	if location != "" {

@@ -39,6 +39,8 @@ func (m *faulty) travelled(method, address, body string, headers ...string) stri
 		return said + "nothing"
 	case json.Unmarshal(a.body, &members) == nil:
 		return said + fmt.Sprint(slices.Sorted(maps.Keys(members)))
+	case bytes.HasPrefix(a.body, []byte("<!doctype html><title>It works!")):
+		return said + "somebody's " + a.header.Get("Content-Type")
 	case bytes.HasPrefix(a.body, []byte("<!doctype html>")):
 		return said + "a page"
 	case a.body[blanks] == '{':
@@ -97,7 +99,7 @@ func transportRows() []faultRow {
 		add(route.replies+"redirect", "=javascript", "to javascript:alert(1)", route.probe)
 		add(route.replies+"hang", "", "0 and nothing after the headers 0", route.probe)
 		add(route.replies+"cut-headers", "", "200 and nothing after the headers 0", route.probe)
-		add(route.bodies+"garbage", "", "Content-Type:text/html; charset=utf-8", route.probe)
+		add(route.bodies+"garbage", "", "somebody's text/html; charset=utf-8", route.probe)
 		add(route.bodies+"malformed", "", "half an object", route.probe)
 		add(route.bodies+"content-type", "=image/png", "Content-Type:image/png", route.probe)
 		add(route.bodies+"oversize", "=70000", "after 70000 blanks", route.probe)
@@ -252,6 +254,42 @@ func TestRedirects(t *testing.T) {
 	}
 }
 
+// A login that redirects keeps what it was asked for.
+func TestLoginRedirects(t *testing.T) {
+	m := newFaulty(t)
+	follows := &http.Client{Transport: &http.Transport{}, Timeout: 10 * time.Second}
+	follows.CheckRedirect = func(_ *http.Request, via []*http.Request) error {
+		if len(via) > redirects+5 {
+			return http.ErrUseLastResponse
+		}
+		return nil
+	}
+	t.Cleanup(follows.CloseIdleConnections)
+	link := m.sandbox.signInLink(m.sandbox.business(LarklineID), "")
+	for kind, want := range map[string]struct {
+		at     string
+		status int
+	}{
+		"302": {m.ready.Provider, http.StatusOK}, "307": {m.ready.Provider, http.StatusOK}, "many": {m.sandbox.brandURL, http.StatusOK},
+		"loop": {m.sandbox.brandURL, http.StatusFound},
+	} {
+		m.on("page-redirect=" + kind)
+		resp, err := follows.Get(link)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		if at := resp.Request.URL.String(); !strings.HasPrefix(at, want.at+loginPath+"?") || resp.StatusCode != want.status {
+			t.Errorf("%s: %d at %s", kind, resp.StatusCode, at)
+		}
+	}
+	m.on()
+	// Without a fault the Provider has no login.
+	if a := m.do(http.MethodGet, m.ready.Provider+strings.TrimPrefix(link, m.sandbox.brandURL)+"&redirected=x.302.1", ""); a.status != http.StatusNotFound {
+		t.Errorf("%d", a.status)
+	}
+}
+
 // A request's own faults are for it alone and go before those for all; without
 // Config.FaultHeader the header means nothing.
 func TestFaultHeader(t *testing.T) {
@@ -281,7 +319,7 @@ func TestFaultHeader(t *testing.T) {
 	if got := name(w); got != "All" {
 		t.Errorf("the one for all was used up: %s", got)
 	}
-	if got := name(w, "X-Sandbox-Fault: card-nme"); !strings.HasPrefix(got, "400 ") || !strings.Contains(got, "near it are card-") {
+	if got := name(w, "X-Sandbox-Fault: card-nme"); !strings.HasPrefix(got, "400 ") || !strings.Contains(got, "did you mean card-name?") {
 		t.Errorf("a bad one: %s", got)
 	}
 	if got := name(w, "X-Sandbox-Fault: card-name", "X-Sandbox-Fault: card-name"); !strings.Contains(got, "keep one") {

@@ -11,19 +11,29 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
 	"code.dny.dev/ssrf"
 	"github.com/go-json-experiment/json"
 	"github.com/hashicorp/golang-lru/v2"
+	"golang.org/x/time/rate"
 
 	"github.com/pactsigner/pactsigner/jwks"
 )
 
 const (
-	fetchTimeout = 10 * time.Second // of one key set, discovery included
-	fetchLimit   = 64 << 10         // bytes
+	fetchTimeout     = 10 * time.Second // of one key set, discovery included
+	fetchLimit       = 64 << 10         // bytes
+	fetchHeaderLimit = 16 << 10         // bytes
+	// fetchesAtOnce and fetchesOfOrigin are how many key sets are read at one time.
+	fetchesAtOnce   = 16
+	fetchesOfOrigin = 2
+	// keptSets is how many key sets are kept. No more than three quarters as many
+	// fetches begin within Params.KeySetRefetch, so that none has to leave so early,
+	// whoever calls.
+	keptSets = 512
 	// failedSets is how many key sets that could not be had are remembered.
 	failedSets = 1024
 )
@@ -31,20 +41,32 @@ const (
 // keyFetcher reads the JWKS of issuers, whoever they say they are: it follows no
 // redirect, connects to loopback for a URL that says loopback, and otherwise by
 // https to public addresses only. A key set that could not be had is not asked for
-// again for a while.
+// again for a while. Whom it is asked about has not proved anything yet, so it reads
+// few at a time, and not too many in a row: what it has no room for it does not queue.
 type keyFetcher struct {
 	loopback, public *http.Client
 	now              func() time.Time
 	retry            time.Duration
 	failed           *lru.Cache[string, failedFetch]
+	begun            *rate.Limiter
+
+	closed context.Context
+	end    context.CancelFunc
+
+	mu      sync.Mutex
+	running int
+	of      map[string]int // by origin
 }
+
+// errBusy says that a key set was not asked for.
+var errBusy = fmt.Errorf("sandbox: too many key sets are being read: %w", jwks.ErrNotAsked)
 
 type failedFetch struct {
 	at  time.Time
 	err error
 }
 
-func newKeyFetcher(now func() time.Time, retry time.Duration) *keyFetcher {
+func newKeyFetcher(now func() time.Time, p Params) *keyFetcher {
 	client := func(control func(network, address string, c syscall.RawConn) error) *http.Client {
 		return &http.Client{
 			Timeout:       fetchTimeout,
@@ -52,6 +74,9 @@ func newKeyFetcher(now func() time.Time, retry time.Duration) *keyFetcher {
 			Transport: &http.Transport{
 				DialContext:     (&net.Dialer{Timeout: fetchTimeout, Control: control}).DialContext,
 				IdleConnTimeout: fetchTimeout,
+				MaxIdleConns:    fetchesAtOnce,
+
+				MaxResponseHeaderBytes: fetchHeaderLimit,
 			},
 		}
 	}
@@ -63,14 +88,19 @@ func newKeyFetcher(now func() time.Time, retry time.Duration) *keyFetcher {
 		return nil
 	}
 	failed, _ := lru.New[string, failedFetch](failedSets) // fails only for a size under one
+	closed, end := context.WithCancel(context.Background())
 	return &keyFetcher{
-		now: now, retry: retry, failed: failed,
+		now: now, retry: p.KeySetRetry, failed: failed,
+		begun:  rate.NewLimiter(rate.Every(p.KeySetRefetch/(keptSets/4)), keptSets/2),
+		closed: closed, end: end, of: map[string]int{},
 		loopback: client(onlyLoopback),
 		public:   client(ssrf.New(ssrf.WithAnyPort()).Safe),
 	}
 }
 
+// close ends the fetches there are.
 func (f *keyFetcher) close() {
+	f.end()
 	f.loopback.CloseIdleConnections()
 	f.public.CloseIdleConnections()
 }
@@ -82,8 +112,14 @@ func (f *keyFetcher) keySet(ctx context.Context, rawURL string) ([]byte, error) 
 			return nil, fmt.Errorf("sandbox: %v ago: %w", since.Round(time.Millisecond), last.err)
 		}
 	}
+	origin := originOf(rawURL)
+	if !f.enter(origin) {
+		return nil, errBusy
+	}
+	defer f.leave(origin)
 	limited, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
+	defer context.AfterFunc(f.closed, cancel)()
 	body, err := f.find(limited, rawURL)
 	switch {
 	case err == nil:
@@ -92,6 +128,27 @@ func (f *keyFetcher) keySet(ctx context.Context, rawURL string) ([]byte, error) 
 		f.failed.Add(rawURL, failedFetch{f.now(), err})
 	}
 	return body, err
+}
+
+// enter tells whether there is room to read a key set of an origin; leave makes it.
+func (f *keyFetcher) enter(origin string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.running >= fetchesAtOnce || f.of[origin] >= fetchesOfOrigin || !f.begun.AllowN(f.now(), 1) {
+		return false
+	}
+	f.running++
+	f.of[origin]++
+	return true
+}
+
+func (f *keyFetcher) leave(origin string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.running--
+	if f.of[origin]--; f.of[origin] == 0 {
+		delete(f.of, origin)
+	}
 }
 
 // find reads the JWKS at a URL. Where an issuer has none at the well-known place, its

@@ -53,6 +53,16 @@ func (t *tx) authorization(where string, args ...any) (a authorization, found bo
 	return a, found, err
 }
 
+// Bounds of the requests for consent. Beyond maxPending of a party's that wait for the
+// user, and beyond maxAuthorizations of an issuer's, one of theirs is forgotten, beyond
+// allAuthorizations one of the issuer's that has the most: the oldest link of a step-up
+// that waits, or else the oldest request that waits.
+const (
+	maxPending        = 100
+	maxAuthorizations = 2500
+	allAuthorizations = 10000
+)
+
 // authorize enters a request and gives it a user code. Consent that the same
 // party was given behind the link of a step-up, for all of these scopes and not
 // collected yet, answers it at once.
@@ -61,6 +71,9 @@ func (s *store) authorize(ctx context.Context, a authorization, now time.Time) (
 	err := s.update(ctx, func(t *tx) error {
 		// Kept a while, so that a late poll hears that it is late.
 		if _, err := t.exec("DELETE FROM authorizations WHERE expires < ?", instant{now.Add(-s.params.DeviceCodeTTL)}); err != nil {
+			return err
+		}
+		if err := t.makeRoomToAsk(a.party); err != nil {
 			return err
 		}
 		for taken := true; taken; {
@@ -84,6 +97,26 @@ func (s *store) authorize(ctx context.Context, a authorization, now time.Time) (
 		return err
 	})
 	return a, err
+}
+
+// makeRoomToAsk forgets a request if there are too many for one more of a party's.
+func (t *tx) makeRoomToAsk(p party) error {
+	const oldest = " ORDER BY state <> 0, device IS NOT NULL, rowid LIMIT 1)" // 0 is authPending
+	var pending int
+	if _, err := t.get("SELECT count(*) FROM authorizations WHERE brand = ? AND issuer = ? AND subject = ? AND state = ?",
+		p.columns(authPending), &pending); err != nil {
+		return err
+	}
+	if pending >= maxPending {
+		_, err := t.exec("DELETE FROM authorizations WHERE rowid = (SELECT rowid FROM authorizations WHERE brand = ? AND issuer = ? AND subject = ?"+oldest, p.columns()...)
+		return err
+	}
+	from, err := t.crowded("authorizations", p.issuer, maxAuthorizations, allAuthorizations)
+	if err != nil || from == "" {
+		return err
+	}
+	_, err = t.exec("DELETE FROM authorizations WHERE rowid = (SELECT rowid FROM authorizations WHERE issuer = ?"+oldest, from)
+	return err
 }
 
 // collectLink answers a request with consent given behind the link of a step-up.
@@ -126,6 +159,18 @@ func (s *store) undecided(ctx context.Context, brand, userCode string, now time.
 
 func (t *tx) undecided(brand, userCode string, now time.Time) (authorization, bool, error) {
 	return t.authorization("user_code = ? AND brand = ? AND state = ? AND expires > ?", userCode, brand, authPending, instant{now})
+}
+
+// approved tells whether the user has approved the request of a user code, and no poll
+// has collected that yet. A device's request may be so from the start: by consent behind
+// the link of a step-up.
+func (s *store) approved(ctx context.Context, brand, userCode, user string, now time.Time) (approved bool, err error) {
+	err = s.view(ctx, func(t *tx) error {
+		_, approved, err = t.authorization("user_code = ? AND brand = ? AND user = ? AND state = ? AND expires > ?",
+			userCode, brand, user, authApproved, instant{now})
+		return err
+	})
+	return approved, err
 }
 
 // decide records the user's decision: what they granted, nothing for no. It is
@@ -190,6 +235,9 @@ func (t *tx) grant(id string) (g grant, found bool, err error) {
 func (s *store) collect(ctx context.Context, device string, p party, grantID, refreshHash string, now time.Time) (g grant, err error) {
 	err = s.update(ctx, func(t *tx) error {
 		a, ok, err := t.authorization("device = ?", device)
+		if p.nobody() {
+			p = a.party
+		}
 		switch {
 		case err != nil:
 			return err
@@ -205,6 +253,8 @@ func (s *store) collect(ctx context.Context, device string, p party, grantID, re
 			return oauthFail("expired_token", "device_code has expired")
 		case a.state == authPending || a.state == authDenied:
 			return t.poll(a, now)
+		case !t.user(a.user):
+			return oauthFail("invalid_grant", "The user has no account any more")
 		}
 		if _, err := t.exec("UPDATE authorizations SET state = ? WHERE device = ?", authUsed, device); err != nil {
 			return err
@@ -259,7 +309,14 @@ func (s *store) rotate(ctx context.Context, hash string, p party, next string, w
 		switch {
 		case err != nil:
 			return err
-		case !found || !g.holds(now) || g.party != p && !t.lax(ctx, "lax-refresh-party"):
+		case !found || !g.holds(now) || !t.user(g.user):
+			return unknown
+		case g.party != p && !p.nobody() && !t.lax(ctx, "lax-refresh-party"):
+			if t.lax(ctx, "refresh-burn") {
+				if _, err := t.exec("DELETE FROM refreshes WHERE hash = ?", hash); err != nil {
+					return err
+				}
+			}
 			return unknown
 		case spent && !t.lax(ctx, "refresh-reuse"):
 			if err := t.revoke(g.id, now); err != nil {
@@ -291,7 +348,7 @@ func (s *store) grant(ctx context.Context, id string, now time.Time) (g grant, o
 		g, ok, err = t.grant(id)
 		return err
 	})
-	return g, ok && g.holds(now), err
+	return g, ok && g.holds(now) && s.user(g.user), err
 }
 
 // regrant sets what a grant gives: a fault may add to what the user was asked.

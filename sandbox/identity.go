@@ -108,16 +108,23 @@ func (v *identities) read(ctx context.Context, compact, audience string, algs ..
 	if token.HasType && !strings.EqualFold(token.Type, "JWT") && !v.lax(ctx, "lax-type") {
 		return nil, c, errors.New("typ is not JWT")
 	}
-	if err := unmarshalClaims(token.Unverified(), &c); err != nil {
-		return nil, c, err
-	}
 	now := v.now()
+	if err := unmarshalClaims(token.Unverified(), &c); err != nil || c.IssuedAt == 0 {
+		issued, ok := issuedNow(token.Unverified(), now)
+		switch {
+		case ok && v.lax(ctx, "lax-iat"):
+			c = issued
+		case err != nil:
+			return nil, c, err
+		}
+	}
 	switch issued, expires := time.Unix(c.IssuedAt, 0), time.Unix(c.Expires, 0); {
 	case c.Issuer == "":
 		err = errors.New("iss is missing")
 	case (c.Subject == "" || len([]rune(c.Subject)) > maxSubject) && !v.lax(ctx, "lax-subject"):
 		err = fmt.Errorf("sub is not 1 to %d characters", maxSubject)
-	case c.Audience != audience && !v.lax(ctx, "lax-audience"):
+	case c.Audience != audience && !v.lax(ctx, "lax-audience") &&
+		!((strings.HasPrefix(c.Audience, audience) || c.Audience != "" && strings.HasPrefix(audience, c.Audience)) && v.lax(ctx, "lax-audience-prefix")):
 		err = errors.New("aud is not the audience of this Provider")
 	case c.ID == "":
 		err = errors.New("jti is missing")

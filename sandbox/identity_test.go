@@ -205,7 +205,7 @@ func TestIssuerFoundThroughDiscovery(t *testing.T) {
 func TestLoopbackIssuers(t *testing.T) {
 	local := Issuers{Local: true}
 	for iss, want := range map[string]bool{
-		"http://127.0.0.1:4312": true, "http://localhost": true, "http://[::1]:80": true, "https://127.1.2.3": true,
+		"http://127.0.0.1:4312": true, "http://localhost": true, "http://[::1]": true, "https://127.1.2.3": true,
 		"http://127.0.0.1:4312/": false, "http://127.0.0.1/x": false, "http://user@127.0.0.1": false,
 		"http://127.0.0.1#": false, "http://127.0.0.1?x": false, "http://169.254.169.254": false,
 		"http://localhost.example": false, "https://pa.example": false, "": false, "127.0.0.1": false, "ftp://localhost": false,
@@ -217,7 +217,7 @@ func TestLoopbackIssuers(t *testing.T) {
 }
 
 func TestKeyFetcherGoesNowhereElse(t *testing.T) {
-	f := newKeyFetcher(time.Now, time.Minute)
+	f := newKeyFetcher(time.Now, Defaults())
 	defer f.close()
 	redirect := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, "http://127.0.0.1:1/", http.StatusFound)

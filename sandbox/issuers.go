@@ -37,7 +37,7 @@ var (
 	errNotRegistered = errors.New("iss may not call before it registers")
 	errNotLocal      = errors.New("iss is on this machine, and issuers on this machine may not call")
 	errLocalHTTP     = errors.New("http issuers on this machine must be allowed first")
-	errNotOrigin     = errors.New("iss is not an https origin, or an http one on this machine")
+	errNotOrigin     = errors.New("iss is not an https origin, or an http one on this machine, in its one spelling")
 )
 
 func (is *Issuers) validate() error {
@@ -58,8 +58,12 @@ func (is *Issuers) validate() error {
 }
 
 func (i *Issuer) validate(local bool) error {
-	if i.Issuer == "" || originOf(i.Issuer) != i.Issuer {
+	switch canonical := canonicalOrigin(i.Issuer); canonical {
+	case i.Issuer:
+	case "":
 		return fmt.Errorf("%q: use an origin such as https://pa.example.com, without a path or trailing slash", i.Issuer)
+	default:
+		return fmt.Errorf("%q: write %s, the one spelling of it that may call", i.Issuer, canonical)
 	}
 	if i.JWKSURI != "" && originOf(i.JWKSURI) == "" {
 		return fmt.Errorf("%q: its JWKS %q is not an absolute URL without user-info and fragment", i.Issuer, i.JWKSURI)
@@ -107,10 +111,20 @@ func (is *Issuers) mayRegister(issuer string) error {
 	return is.reachable(issuer)
 }
 
+// listedKeys is where a list says that the JWKS of an issuer is; "" if it does not.
+func (is *Issuers) listedKeys(issuer string) string {
+	for _, i := range is.Listed {
+		if i.Issuer == issuer {
+			return i.JWKSURI
+		}
+	}
+	return ""
+}
+
 // reachable: it is an origin that the sandbox is willing to call for keys.
 func (is *Issuers) reachable(issuer string) error {
 	switch {
-	case issuer == "" || originOf(issuer) != issuer:
+	case issuer == "" || canonicalOrigin(issuer) != issuer:
 		return errNotOrigin
 	case onLoopback(issuer):
 		if !is.Local {

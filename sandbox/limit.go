@@ -43,6 +43,34 @@ func (l *limiter) take(key string, now time.Time) (wait time.Duration, back func
 	return wait, func() { r.CancelAt(now) }
 }
 
+// call is one of a key, to be taken from a limiter.
+type call struct {
+	of  *limiter
+	key string
+}
+
+// takeAll uses up all calls, or none of them if one has none left: then it says how
+// long to wait until all have one. They can be given back together, with back.
+func takeAll(now time.Time, calls ...call) (wait time.Duration, back func()) {
+	var backs []func()
+	for _, c := range calls {
+		w, b := c.of.take(c.key, now)
+		if w == 0 {
+			backs = append(backs, b)
+		}
+		wait = max(wait, w)
+	}
+	back = func() {
+		for _, b := range backs {
+			b()
+		}
+	}
+	if wait > 0 {
+		back()
+	}
+	return wait, back
+}
+
 // tooMany answers 429 with a Retry-After that is true: whole seconds, rounded up.
 func tooMany(w http.ResponseWriter, wait time.Duration) {
 	w.Header().Set("Retry-After", retryAfter(wait))

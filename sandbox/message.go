@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -15,6 +16,9 @@ import (
 type message struct {
 	id, contextID, text string
 }
+
+// maxMessageID bounds a messageId, in characters: replies are kept under it.
+const maxMessageID = 256
 
 // parseMessage reads the body of message:send. Unknown members are ignored,
 // except in a text part. broken says which of its rules a fault breaks.
@@ -39,6 +43,8 @@ func parseMessage(body []byte, broken func(fault string) bool) (message, *a2aErr
 	switch {
 	case m.ID == "" && !broken("lax-message-id"):
 		return message{}, invalidParams("messageId must not be empty")
+	case utf8.RuneCountInString(m.ID) > maxMessageID:
+		return message{}, invalidParams(fmt.Sprintf("messageId must have at most %d characters", maxMessageID))
 	case m.Role != "ROLE_USER" && !broken("lax-role"):
 		return message{}, invalidParams("Message role must be ROLE_USER")
 	case m.TaskID != "" && !broken("lax-task-id"):
@@ -128,8 +134,8 @@ type taskStatus struct {
 }
 
 type taskMetadata struct {
-	MissingScopes []string `json:"pact.missingScopes"`
-	Verification  string   `json:"pact.verificationUriComplete,omitempty"`
+	MissingScopes any    `json:"pact.missingScopes"` // a []string, but for a fault
+	Verification  string `json:"pact.verificationUriComplete,omitempty"`
 }
 
 func agentMessage(contextID, text string) outMessage {
@@ -147,13 +153,7 @@ func (s *Sandbox) send(w http.ResponseWriter, r *http.Request, b *business, who 
 		return
 	}
 	if err != nil {
-		s.log.Info("delegation refused", "brand", b.ID, "issuer", who.issuer, "reason", err)
-		challenge := `Bearer realm="a2a", error="invalid_token"`
-		if s.faults.hit(r.Context(), "delegation-challenge") {
-			challenge = identityChallenge
-		}
-		w.Header().Set("WWW-Authenticate", challenge)
-		w.WriteHeader(http.StatusUnauthorized)
+		s.unauthorizedUser(w, r, b, who, err)
 		return
 	}
 	body, err := readBody(w, r)
@@ -172,11 +172,26 @@ func (s *Sandbox) send(w http.ResponseWriter, r *http.Request, b *business, who 
 	// A turn runs to its end also when the caller has gone: they will ask again
 	// with the same messageId.
 	answer, err := s.turn(context.WithoutCancel(r.Context()), b, who, user, msg)
+	if errors.Is(err, errEnded) && !errors.Is(err, errStore) {
+		s.unauthorizedUser(w, r, b, who, err)
+		return
+	}
 	if err != nil {
 		s.failA2A(w, err)
 		return
 	}
 	s.deliver(w, r, answer)
+}
+
+// unauthorizedUser answers 401 to a delegation token that gives nothing.
+func (s *Sandbox) unauthorizedUser(w http.ResponseWriter, r *http.Request, b *business, who caller, reason error) {
+	s.log.Info("delegation refused", "brand", b.ID, "issuer", who.issuer, "reason", reason)
+	challenge := `Bearer realm="a2a", error="invalid_token"`
+	if s.faults.hit(r.Context(), "delegation-challenge") {
+		challenge = identityChallenge
+	}
+	w.Header().Set("WWW-Authenticate", challenge)
+	w.WriteHeader(http.StatusUnauthorized)
 }
 
 // turnAnswer is the whole answer to a message.
@@ -187,14 +202,17 @@ type turnAnswer struct {
 }
 
 // turn runs a message once and returns the answer, or the one it got before. An error
-// that is no a2aError is our failure.
+// that is no a2aError is our failure, but for errEnded.
 func (s *Sandbox) turn(ctx context.Context, b *business, who caller, user delegated, msg message) (turnAnswer, error) {
-	contextID, stored, err := s.store.begin(ctx, party{b.ID, who}, msg.contextID, msg.id, user.id, s.now())
+	if stored, err := s.toldElsewhere(ctx, party{b.ID, who}, user, msg); err != nil || stored != nil {
+		return turnAnswer{body: stored}, err
+	}
+	contextID, stored, err := s.store.begin(ctx, party{b.ID, who}, msg.contextID, msg.id, user, s.now())
 	if err != nil || stored != nil {
 		return turnAnswer{body: stored}, err
 	}
 	defer s.store.enterTurn(contextID, b.ID, user.id)()
-	from, err := s.store.resume(ctx, contextID, user.id)
+	from, err := s.store.resume(ctx, contextID, user, s.now())
 	if err != nil {
 		return turnAnswer{}, errors.Join(err, s.store.release(ctx, contextID, msg.id, nil))
 	}
@@ -207,6 +225,9 @@ func (s *Sandbox) turn(ctx context.Context, b *business, who caller, user delega
 		// If the turn fails, what it did is unknown, and the message stays reserved.
 		if reply, err = b.Respond(ctx, turn); err == nil {
 			err = b.check(turn, reply)
+		}
+		if err == nil {
+			reply, err = s.respondAnyway(ctx, b, &turn, reply)
 		}
 		if err != nil {
 			return turnAnswer{}, fmt.Errorf("brand %s, context %s: %w", b.ID, contextID, err)
@@ -271,9 +292,9 @@ func (s *Sandbox) stepUp(ctx context.Context, b *business, who caller, contextID
 	task := authTask{
 		ID: "t-" + newUUID(), ContextID: contextID,
 		Status:   taskStatus{State: "TASK_STATE_AUTH_REQUIRED", Message: agentMessage(contextID, text)},
-		Metadata: taskMetadata{MissingScopes: reply.Missing, Verification: link},
+		Metadata: taskMetadata{Verification: link},
 	}
-	s.spoilStepUp(ctx, b, &task)
+	s.spoilStepUp(ctx, b, &task, reply.Missing)
 	return json.Marshal(struct {
 		Task authTask `json:"task"`
 	}{task})

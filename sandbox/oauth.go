@@ -1,11 +1,12 @@
 package sandbox
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"math"
 	"net/http"
 	"net/url"
-	"slices"
 	"strings"
 	"time"
 
@@ -108,7 +109,8 @@ func (s *Sandbox) oauthForm(w http.ResponseWriter, r *http.Request, who caller) 
 		return nil, oauthFail("invalid_request", "The body is too large or was cut off")
 	}
 	form, refusal := parseForm(r.Header.Get("Content-Type"), body, s.broken(r.Context()))
-	if refusal == nil && form.Get("client_id") != who.issuer && !who.nobody() && !s.lax(r.Context(), "lax-client") {
+	if refusal == nil && form.Get("client_id") != who.issuer && !who.nobody() &&
+		!(form.Get("grant_type") == grantRefresh && s.faults.hit(r.Context(), "lax-refresh-auth")) && !s.faults.hit(r.Context(), "lax-client") {
 		refusal = oauthFail("invalid_client", "client_id must equal the personal-agent issuer")
 	}
 	return form, refusal
@@ -123,7 +125,7 @@ func (s *Sandbox) authorizeDevice(w http.ResponseWriter, r *http.Request, b *bus
 		return
 	}
 	scopes, ok := b.pick(strings.Fields(form.Get("scope")))
-	if !ok && s.lax(ctx, "lax-scope") {
+	if !ok && s.faults.hit(ctx, "lax-scope") {
 		if ok = true; len(scopes) == 0 {
 			scopes = b.scopeIDs()
 		}
@@ -176,76 +178,98 @@ func (s *Sandbox) token(w http.ResponseWriter, r *http.Request, b *business, who
 		return
 	}
 	grantType := form.Get("grant_type")
-	refreshed := grantType == grantRefresh
-	if grantType != grantDeviceCode && !refreshed && s.lax(ctx, "lax-grant-type") {
+	if grantType != grantDeviceCode && grantType != grantRefresh && s.faults.hit(ctx, "lax-grant-type") {
 		grantType = grantDeviceCode
 	}
 	if s.refuseToken(ctx, w, grantType) {
 		return
 	}
-	now, p, next := s.now(), party{b.ID, who}, newSecret("rt_")
-	var g grant
-	var scopes []string
-	var err error
-	switch grantType {
-	case grantDeviceCode:
-		if form.Get("device_code") == "" {
-			err = oauthFail("invalid_request", "device_code is missing")
-			break
-		}
-		g, err = s.store.collect(ctx, hashOf(form.Get("device_code")), p, "a2agrant_"+newULID(now), hashOf(next), now)
-	case grantRefresh:
-		if form.Get("refresh_token") == "" {
-			err = oauthFail("invalid_request", "refresh_token is missing")
-			break
-		}
-		// A scope parameter may narrow what this access token is for (RFC 6749
-		// section 6); the grant stays as it is.
-		scopes = strings.Fields(form.Get("scope"))
-		nextHash := hashOf(next)
-		if _, keep := s.faults.take(ctx, "refresh-keep"); keep {
-			next, nextHash = "", ""
-		}
-		g, err = s.store.rotate(ctx, hashOf(form.Get("refresh_token")), p, nextHash, scopes, now)
-	case "":
-		err = oauthFail("invalid_request", "grant_type is missing")
-	default:
-		err = oauthFail("unsupported_grant_type", "Use a device code or a refresh token")
-	}
+	got, err := s.redeem(ctx, grantType, form, party{b.ID, who})
 	if err != nil {
 		s.failOAuth(w, err)
 		return
 	}
-	if len(scopes) == 0 {
-		scopes = g.scopes
-	}
-	scopes = s.spoilScopes(ctx, b, scopes, refreshed)
-	if !refreshed && !slices.Equal(scopes, g.scopes) {
-		if err := s.store.regrant(ctx, g.id, scopes); err != nil {
-			s.failOAuth(w, err)
-			return
-		}
-	}
-	claims := b.tokenClaims(g, scopes, now, s.tokenLife(ctx))
-	s.spoilClaims(ctx, &claims, refreshed)
-	key, err := s.signingKey(ctx, b)
+	answer, err := s.issue(ctx, b, got)
 	if err != nil {
-		s.log.Error("no key", "brand", b.ID, "error", err)
-		w.WriteHeader(http.StatusInternalServerError)
-		return
-	}
-	access, err := signJSON(key.tokens, claims)
-	if err != nil {
-		s.log.Error("no delegation token", "brand", b.ID, "error", err)
-		w.WriteHeader(http.StatusInternalServerError)
+		s.failOAuth(w, err)
 		return
 	}
 	noStore(w)
-	writeJSON(w, http.StatusOK, typeJSON, struct {
-		TokenType    string `json:"token_type"`
-		AccessToken  string `json:"access_token"`
-		RefreshToken string `json:"refresh_token,omitempty"`
-		ExpiresIn    int64  `json:"expires_in"`
-		Scope        string `json:"scope"`
-	}{s.tokenType(ctx), s.spoilSignature(ctx, "grant-signature", access), next, claims.Expires - claims.IssuedAt, strings.Join(scopes, " ")})
+	writeJSON(w, http.StatusOK, typeJSON, answer)
+}
+
+// redeemed is what a device code or a refresh token gives.
+type redeemed struct {
+	grant
+	at        time.Time
+	scopes    []string // of the access token
+	refreshed bool
+	next      string // refresh token
+}
+
+// redeem takes a device code or a refresh token. Refusals are oauthErrors.
+func (s *Sandbox) redeem(ctx context.Context, grantType string, form url.Values, p party) (got redeemed, err error) {
+	got = redeemed{at: s.now(), next: newSecret("rt_")}
+	switch grantType {
+	case grantDeviceCode:
+		code := form.Get("device_code")
+		if code == "" {
+			return redeemed{}, oauthFail("invalid_request", "device_code is missing")
+		}
+		got.grant, err = s.store.collect(ctx, hashOf(code), p, "a2agrant_"+newULID(got.at), hashOf(got.next), got.at)
+	case grantRefresh:
+		token := form.Get("refresh_token")
+		if token == "" {
+			return redeemed{}, oauthFail("invalid_request", "refresh_token is missing")
+		}
+		// A scope parameter may narrow what this access token is for (RFC 6749
+		// section 6); the grant stays as it is.
+		got.refreshed, got.scopes = true, strings.Fields(form.Get("scope"))
+		nextHash := hashOf(got.next)
+		if s.faults.hit(ctx, "refresh-keep") {
+			got.next, nextHash = "", ""
+		}
+		got.grant, err = s.store.rotate(ctx, hashOf(token), p, nextHash, got.scopes, got.at)
+	case "":
+		return redeemed{}, oauthFail("invalid_request", "grant_type is missing")
+	default:
+		return redeemed{}, oauthFail("unsupported_grant_type", "Use a device code or a refresh token")
+	}
+	if len(got.scopes) == 0 {
+		got.scopes = got.grant.scopes
+	}
+	return got, err
+}
+
+// tokenAnswer is what the token endpoint gives (RFC 6749 section 5.1).
+type tokenAnswer struct {
+	TokenType    string `json:"token_type"`
+	AccessToken  string `json:"access_token"`
+	RefreshToken string `json:"refresh_token,omitempty"`
+	ExpiresIn    int64  `json:"expires_in"`
+	Scope        string `json:"scope"`
+}
+
+// issue signs a delegation token, with what the faults make of it.
+func (s *Sandbox) issue(ctx context.Context, b *business, got redeemed) (tokenAnswer, error) {
+	scopes := s.spoilScopes(ctx, b, got.scopes, got.refreshed)
+	if !containsAll(got.grant.scopes, scopes) { // or the brand would not take the token
+		if err := s.store.regrant(ctx, got.id, scopes); err != nil {
+			return tokenAnswer{}, err
+		}
+	}
+	claims := b.tokenClaims(got.grant, scopes, got.at, s.tokenLife(ctx))
+	s.spoilClaims(ctx, b, &claims, got.refreshed)
+	key, err := s.signingKey(ctx, b)
+	if err != nil {
+		return tokenAnswer{}, fmt.Errorf("brand %s: no key: %w", b.ID, err)
+	}
+	access, err := signJSON(key.tokens, claims)
+	if err != nil {
+		return tokenAnswer{}, fmt.Errorf("brand %s: no delegation token: %w", b.ID, err)
+	}
+	return tokenAnswer{
+		s.tokenType(ctx), s.spoilSignature(ctx, "grant-signature", access), got.next,
+		claims.Expires - claims.IssuedAt, strings.Join(scopes, " "),
+	}, nil
 }

@@ -17,7 +17,8 @@ import (
 	"time"
 )
 
-// OwnerPath is where, at the Provider, the owner lists and revokes grants. It
+// OwnerPath is where the owner lists and revokes grants: at the Provider if its origin
+// is http on loopback, else on a listener of its own, see Config.OwnerListen. It
 // answers whoever is on this machine and knows the owner's password; to all others
 // there is nothing there.
 const OwnerPath = "/owner"
@@ -74,9 +75,19 @@ func isOwnerPath(path string) bool {
 	return path == OwnerPath || strings.HasPrefix(path, OwnerPath+"/")
 }
 
+// serveOwnerSite is the owner's own listener.
+func (s *Sandbox) serveOwnerSite(w http.ResponseWriter, r *http.Request) {
+	closeUnread(w.Header(), r)
+	if !isOwnerPath(r.URL.EscapedPath()) {
+		w.WriteHeader(http.StatusNotFound)
+		return
+	}
+	s.owner.ServeHTTP(w, r)
+}
+
 // ServeHTTP answers only a browser on this machine that came here directly. The
 // Host keeps out websites whose name was made to resolve to this machine, and the
-// headers what a proxy or a tunnel brings in from outside.
+// version and headers of what a proxy brings in from outside.
 func (o *owner) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !fromThisMachine(r) {
 		w.WriteHeader(http.StatusNotFound)
@@ -92,7 +103,7 @@ func (o *owner) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func fromThisMachine(r *http.Request) bool {
 	peer, err := netip.ParseAddrPort(r.RemoteAddr)
-	if err != nil || !peer.Addr().Unmap().IsLoopback() || !isLoopbackHost(r.Host) {
+	if err != nil || !peer.Addr().Unmap().IsLoopback() || !isLoopbackHost(r.Host) || !r.ProtoAtLeast(1, 1) {
 		return false
 	}
 	for name := range r.Header {
@@ -109,11 +120,7 @@ func isLoopbackHost(hostport string) bool {
 	if err != nil {
 		host = strings.TrimSuffix(strings.TrimPrefix(hostport, "["), "]")
 	}
-	if strings.EqualFold(host, "localhost") {
-		return true
-	}
-	ip, err := netip.ParseAddr(host)
-	return err == nil && ip.Unmap().IsLoopback()
+	return loopbackHost(strings.ToLower(host))
 }
 
 // sameOrigin refuses a post that a page of another origin sent. Another port of this
@@ -150,6 +157,9 @@ func (o *owner) grantView(ctx context.Context, g grant) (grantView, error) {
 	if name, _ := s.userName(g.user); name != g.user {
 		v.User = name + " (" + g.user + ")"
 	}
+	if !s.hasAccount(g.user) {
+		v.User = g.user + " (no longer an account)"
+	}
 	known, _, err := s.store.platform(ctx, g.issuer)
 	if err != nil {
 		return v, err
@@ -178,11 +188,23 @@ func (o *owner) words(brand string, scopes []string) []Scope {
 }
 
 var (
-	noOwnerPage      = trouble{title: "There is no such page", problem: "Nothing is at this address.", advice: "Go back to the list of grants.", again: &link{OwnerPath, "All grants"}}
-	noGrant          = trouble{title: "There is no such grant", problem: "No grant has this id: it has ended, or was of a run whose state was not kept.", advice: "Go back to the list of grants.", again: &link{OwnerPath, "All grants"}}
-	foreignOwnerForm = trouble{title: "This was stopped", problem: "This form was sent from another website. Nothing was changed by it.", advice: "Use the owner’s page itself.", again: &link{OwnerPath, "To the owner’s page"}}
-	staleOwnerForm   = trouble{title: "This page is too old", problem: "This form is of an earlier login, or is not complete. Nothing was changed by it.", advice: "Open the page again and repeat what you did.", again: &link{OwnerPath, "All grants"}}
-	ownerFailed      = trouble{title: "Something went wrong here", problem: "The sandbox could not read or change its state just now. Its log says why.", advice: "Look at what is on the list before you try again.", again: &link{OwnerPath, "All grants"}}
+	allGrants = &link{OwnerPath, "All grants"}
+
+	noOwnerPage = trouble{title: "There is no such page", again: allGrants,
+		problem: "Nothing is at this address.",
+		advice:  "Go back to the list of grants."}
+	noGrant = trouble{title: "There is no such grant", again: allGrants,
+		problem: "No grant has this id: it has ended, or was of a run whose state was not kept.",
+		advice:  "Go back to the list of grants."}
+	foreignOwnerForm = trouble{title: "This was stopped", again: &link{OwnerPath, "To the owner’s page"},
+		problem: "This form was sent from another website. Nothing was changed by it.",
+		advice:  "Use the owner’s page itself."}
+	staleOwnerForm = trouble{title: "This page is too old", again: allGrants,
+		problem: "This form is of an earlier login, or is not complete. Nothing was changed by it.",
+		advice:  "Open the page again and repeat what you did."}
+	ownerFailed = trouble{title: "Something went wrong here", again: allGrants,
+		problem: "The sandbox could not read or change its state just now. Its log says why.",
+		advice:  "Look at what is on the list before you try again."}
 )
 
 // page is one of the owner's.
@@ -256,6 +278,8 @@ func (o *owner) login(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	now := o.sandbox.now()
+	// All come from this machine, so there is one limit. It holds for the right password
+	// too: a guesser would else not be limited.
 	wait, back := o.failures.take("owner", now)
 	if wait > 0 {
 		w.Header().Set("Retry-After", retryAfter(wait))

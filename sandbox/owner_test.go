@@ -3,6 +3,7 @@ package sandbox
 import (
 	"context"
 	"fmt"
+	"html"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -24,7 +25,7 @@ type owning struct {
 	cookie string // as a header
 }
 
-func (w *world) owner(path string) string { return w.ready.Provider + OwnerPath + path }
+func (w *world) owner(path string) string { return w.ready.Owner.URL + path }
 
 // openOwner logs in as the owner.
 func openOwner(t *testing.T, w *world) *owning {
@@ -91,12 +92,12 @@ func TestOwnerSeesAndRevokes(t *testing.T) {
 	w.clock.advance(time.Minute)
 	id, access, refresh := w.granted(scopeUpcoming, scopeRebook)
 	list := o.get("")
-	says(list, "2 grants, newest first; 2 active.", "Larkline Air", w.issuer.url+" (user-7f3a) for Robin (lark-4471)",
+	says(list, "2 grants, newest first; 2 active.", "Larkline Air", "<bdi>"+w.issuer.url+"</bdi> (<bdi>user-7f3a</bdi>) for <bdi>Robin (lark-4471)</bdi>",
 		"View your upcoming flights", "Rebook your flights", "View your past flights", "29 Nov 2026, 14:59:20 UTC", "27 Feb 2027, 14:59:20 UTC", "never")
 	if newer, older := strings.Index(string(list.body), id), strings.Index(string(list.body), first); newer < 0 || older < newer {
 		t.Errorf("order: %d, %d", newer, older)
 	}
-	says(o.get("/grants/"+id), id, w.subject, "calls itself “my-pa”", "None. A receipt is given", "Revoke…")
+	says(o.get("/grants/"+id), id, w.subject, "calls itself “<bdi>my-pa</bdi>”", "None. A receipt is given", "Revoke…")
 
 	w.clock.advance(time.Minute)
 	w.reply(w.say(LarklineID, "m-1", "", "Show my upcoming flights", access))
@@ -185,6 +186,13 @@ func TestOwnerIsNotFound(t *testing.T) {
 			}
 		}
 	}
+	// A proxy speaks this to what it stands before, no browser does.
+	old := httptest.NewRequest(http.MethodGet, "http://localhost"+OwnerPath+"/login", nil)
+	old.RemoteAddr, old.Proto, old.ProtoMinor = here, "HTTP/1.0", 0
+	got := httptest.NewRecorder()
+	if w.sandbox.Provider().ServeHTTP(got, old); got.Code != http.StatusNotFound || got.Body.Len() > 0 {
+		t.Errorf("HTTP/1.0: %d", got.Code)
+	}
 	if got := ask(here, "", OwnerPath); got.Code != http.StatusNotFound {
 		t.Errorf("no Host: %d", got.Code)
 	}
@@ -194,6 +202,105 @@ func TestOwnerIsNotFound(t *testing.T) {
 	}
 	if a := w.do(http.MethodGet, w.sandbox.brandURL+OwnerPath, ""); a.status != 404 {
 		t.Errorf("on the brands' domain: %d", a.status)
+	}
+}
+
+// TestOwnerListensApart: where something stands before the Provider's listener, or on
+// demand, the owner's page is not on it, however much a request looks like one of
+// this machine.
+func TestOwnerListensApart(t *testing.T) {
+	for name, change := range map[string]func(*Config){
+		"behind a proxy":  func(c *Config) { c.PublicURL = "https://provider.example" },
+		"behind one here": func(c *Config) { c.PublicURL = "https://127.0.0.1:8443" },
+		"a subdomain":     func(c *Config) { c.PublicURL = "http://provider.localhost:8791" },
+		"on demand":       func(c *Config) { c.OwnerListen = "localhost:0" },
+		"both, at one origin": func(c *Config) {
+			c.PublicURL, c.OwnerListen, c.OneOrigin = "https://provider.example", "[::1]:0", true
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, withOwner, change)
+			own, err := url.Parse(w.ready.Owner.URL)
+			if err != nil || own.Scheme != "http" || !isLoopbackHost(own.Host) || own.Path != OwnerPath || w.ready.Provider == "http://"+own.Host {
+				t.Fatalf("the owner's page at %v, %v", own, err)
+			}
+			provider := "http://" + w.sandbox.provider.listener.Addr().String()
+			for _, path := range []string{"", "/login", "/grants/x", "/"} {
+				if a := w.do(http.MethodGet, provider+OwnerPath+path, ""); a.status != http.StatusNotFound || len(a.body) > 0 {
+					t.Errorf("the Provider's %s: %d %s", OwnerPath+path, a.status, a.body)
+				}
+			}
+			if a := w.post(provider+OwnerPath+"/login", url.Values{"password": {testOwnerPassword}}); a.status != http.StatusNotFound || a.header.Get("Set-Cookie") != "" {
+				t.Errorf("a login at the Provider: %d", a.status)
+			}
+			o := openOwner(t, w)
+			if a := o.submit("/logout", url.Values{"token": {o.token(o.get(""))}}, "Origin: http://"+own.Host, "Sec-Fetch-Site: same-origin"); a.status != http.StatusSeeOther {
+				t.Errorf("logout: %d %s", a.status, a.body)
+			}
+			// There is nothing else.
+			for _, path := range []string{"/", "/owners", ControlPath, "/a2a/" + LarklineID + "/.well-known/agent-card.json"} {
+				if a := w.do(http.MethodGet, "http://"+own.Host+path, ""); a.status != http.StatusNotFound || len(a.body) > 0 {
+					t.Errorf("the owner's %s: %d %s", path, a.status, a.body)
+				}
+			}
+			if a := w.do(http.MethodGet, w.owner("/login"), "", "X-Forwarded-For: 192.0.2.7"); a.status != http.StatusNotFound {
+				t.Errorf("through a proxy: %d", a.status)
+			}
+		})
+	}
+	for _, listen := range []string{"0.0.0.0:0", ":0", "[::]:0", "192.0.2.7:0", "provider.example:0", "127.0.0.1"} {
+		s, err := New(Config{OwnerListen: listen, PasswordMemory: 64})
+		if err == nil {
+			_ = s.Close()
+		}
+		if err == nil || !strings.Contains(err.Error(), "OwnerListen: \""+listen+"\": write HOST:PORT with a loopback address") {
+			t.Errorf("%q: %v", listen, err)
+		}
+	}
+}
+
+// TestOwnerSeesWhatIsSaid: what others call themselves cannot turn the words around
+// it, or hide among them.
+func TestOwnerSeesWhatIsSaid(t *testing.T) {
+	w := newWorld(t, withOwner)
+	w.subject = "user\u202e\u0000\n7f3a\U000e0041"
+	const shown = "<bdi>user⟨U+202E⟩⟨U+0000⟩⟨U+000A⟩7f3a⟨U+E0041⟩</bdi>"
+	if _, _, err := w.sandbox.store.register(t.Context(), platform{Name: "م\u2067y\u200b-pa", Issuer: w.issuer.url, JWKSURI: w.issuer.url + "/.well-known/jwks.json", Enabled: true}); err != nil {
+		t.Fatal(err)
+	}
+	const name = "“<bdi>م⟨U+2067⟩y⟨U+200B⟩-pa</bdi>”"
+	read := func(a answer) string { return html.UnescapeString(string(a.body)) }
+	if page := read(w.consentPage(text(t, w.device(scopeUpcoming), "verification_uri_complete"))); !strings.Contains(page, name) {
+		t.Errorf("no %s in %s", name, page)
+	}
+	o := openOwner(t, w)
+	id, access, _ := w.granted(scopeUpcoming)
+	w.reply(w.say(LarklineID, "m-\u20661", "", "Show my upcoming flights", access))
+	for path, wants := range map[string][]string{
+		"": {shown}, "/grants/" + id: {shown, name, "<bdi>m-⟨U+2066⟩1</bdi>"}, "/grants/" + id + "/revoke": {"<bdi>" + w.issuer.url + "</bdi>"},
+	} {
+		page := read(o.get(path))
+		for _, want := range wants {
+			if !strings.Contains(page, want) {
+				t.Errorf("%s: no %s in %s", path, want, page)
+			}
+		}
+		if strings.ContainsAny(page, "\u202e\u2066\u2067\u200b\ufffd\U000e0041") {
+			t.Errorf("%s has them as they are", path)
+		}
+	}
+}
+
+func TestVisible(t *testing.T) {
+	for said, want := range map[string]string{
+		"": "", "user-7f3a": "user-7f3a", "Zoë 日本 عربي 👍🏽": "Zoë 日本 عربي 👍🏽", "a\ufffd": "a\ufffd",
+		"a\xffb\xe2\x80": "a⟨FF⟩b⟨E2⟩⟨80⟩", "\u202a\u202b\u202c\u202d\u202e": "⟨U+202A⟩⟨U+202B⟩⟨U+202C⟩⟨U+202D⟩⟨U+202E⟩",
+		"\u200e\u200f\u061c": "⟨U+200E⟩⟨U+200F⟩⟨U+061C⟩", "\u2066\u2067\u2068\u2069": "⟨U+2066⟩⟨U+2067⟩⟨U+2068⟩⟨U+2069⟩",
+		"\t\r\x7f\u0085\u2028\u2029": "⟨U+0009⟩⟨U+000D⟩⟨U+007F⟩⟨U+0085⟩⟨U+2028⟩⟨U+2029⟩", "\ufeff\u00ad\u3164\ue000": "⟨U+FEFF⟩⟨U+00AD⟩⟨U+3164⟩⟨U+E000⟩",
+	} {
+		if got := visible(said); got != want {
+			t.Errorf("%+q: %q, want %q", said, got, want)
+		}
 	}
 }
 
@@ -466,7 +573,7 @@ func TestOwnerOfFormerBrand(t *testing.T) {
 	v, err := w.sandbox.owner.grantView(context.Background(), grant{
 		id: "g", party: party{"FORMER", caller{"https://pa.example", "s"}}, user: "u-1", scopes: []string{"a:b"}, made: testStart, expires: testStart,
 	})
-	if err != nil || v.Business != "FORMER" || v.User != "u-1" || len(v.Permissions) != 1 || v.Permissions[0] != (Scope{ID: "a:b"}) {
+	if err != nil || v.Business != "FORMER" || v.User != "u-1 (no longer an account)" || len(v.Permissions) != 1 || v.Permissions[0] != (Scope{ID: "a:b"}) {
 		t.Errorf("%+v, %v", v, err)
 	}
 }

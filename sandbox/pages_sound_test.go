@@ -40,13 +40,20 @@ func everyPage(t *testing.T) map[string]answer {
 	pages["allowed"] = w.do(http.MethodGet, last, "")
 	pages["denied"] = w.do(http.MethodGet, strings.Replace(last, "approved", "denied", 1), "")
 	pages["answered"] = w.post(action, allow)
-	pages["nobody waits"] = w.consentPage(link)
+	_, _, assertion = firstForm(t, w.login(link, testAccounts[1].Email, testAccounts[1].Password))
+	pages["nobody waits"] = w.post(action, url.Values{"assertion": {assertion}})
 	pages["incomplete"] = w.do(http.MethodGet, w.url(LarklineID, "oauth/connected"), "")
 	_, _, session = firstForm(t, w.consentPage(text(t, w.device(scopeUpcoming), "verification_uri_complete")))
 	pages["not asked"] = w.post(action, url.Values{"session": {session}, "decision": {"allow"}, "scope": {scopeCancel}})
 	pages["code"] = w.consentPage(text(t, w.device(scopeUpcoming), "verification_uri"))
 	_, _, session = firstForm(t, pages["code"])
 	pages["code, wrong"] = w.post(action, url.Values{"session": {session}, "user_code": {"nonsense"}})
+	pages["code, too many wrong"] = pages["code, wrong"]
+	for range codeTries - 1 {
+		pages["code, unknown"] = pages["code, too many wrong"]
+		_, _, session = firstForm(t, pages["code, unknown"])
+		pages["code, too many wrong"] = w.post(action, url.Values{"session": {session}, "user_code": {"BCDF-GHJK"}})
+	}
 
 	pages["owner: login"] = w.do(http.MethodGet, w.owner("/login"), "")
 	o := openOwner(t, w)
@@ -107,6 +114,7 @@ func textIn(n *html.Node) string {
 // loading and running nothing.
 func TestPagesAreSound(t *testing.T) {
 	titles := map[string]string{}
+	again := map[string]bool{"code, wrong": true, "code, unknown": true} // they say what was wrong, and ask again
 	for name, a := range everyPage(t) {
 		problem := func(format string, args ...any) {
 			t.Helper()
@@ -161,7 +169,7 @@ func TestPagesAreSound(t *testing.T) {
 					problem("has the title of %s: %q", other, title)
 				}
 				titles[title] = name
-				if failed := a.status >= 400 && name != "answered" || name == "code, wrong"; failed != strings.HasPrefix(title, "Error: ") {
+				if failed := a.status >= 400 && name != "answered" || again[name]; failed != strings.HasPrefix(title, "Error: ") {
 					problem("%d with the title %q", a.status, title)
 				}
 			case "h1", "h2", "h3":
@@ -196,7 +204,7 @@ func TestPagesAreSound(t *testing.T) {
 			}
 		}
 		alerts := strings.Count(string(a.body), `role="alert"`)
-		if want := a.status >= 400 || name == "code, wrong"; want != (alerts == 1) {
+		if want := a.status >= 400 || again[name]; want != (alerts == 1) {
 			problem("%d with %d alerts", a.status, alerts)
 		}
 	}

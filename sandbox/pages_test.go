@@ -4,10 +4,14 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"errors"
+	"fmt"
+	"html"
 	"net/http"
 	"net/url"
 	"regexp"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -224,6 +228,214 @@ func TestLoginFailures(t *testing.T) {
 	}
 }
 
+// TestLoginTellsNoAccounts: whether an account has an email shows neither in the
+// answers to wrong passwords nor in when they end.
+func TestLoginTellsNoAccounts(t *testing.T) {
+	w := newWorld(t, func(c *Config) {
+		c.Params = Defaults()
+		c.Params.LoginLimit = Limit{Every: time.Minute, Burst: 2}
+	})
+	link := text(t, w.device(scopeUpcoming), "verification_uri_complete")
+	tries := func(emails ...string) (said []string) {
+		for _, email := range emails {
+			a := w.login(link, email, "wrong horse")
+			a.header.Del("Date")
+			a.header.Del("Content-Length")
+			said = append(said, fmt.Sprint(a.status, a.header, strings.ReplaceAll(string(a.body), html.EscapeString(email), "")))
+		}
+		return said
+	}
+	// Another spelling of an email is the same one, and takes no more guesses.
+	unknown := tries("kiss@example.com", " KISS@example.com", "\u212ai\u017fs@example.com")
+	known := tries("robin@example.com", " ROBIN@example.com", "robin@EXAMPLE.com ")
+	if !strings.HasPrefix(unknown[1], "403") || !strings.HasPrefix(unknown[2], "429") {
+		t.Errorf("%.40q", unknown)
+	}
+	if !slices.Equal(known, unknown) {
+		t.Errorf("known %q\nunknown %q", known, unknown)
+	}
+	// One email that is used up says nothing about another.
+	if got := tries("other@example.com", testAccounts[1].Email); got[0] != got[1] || !strings.HasPrefix(got[0], "403") {
+		t.Errorf("others: %.40q", got)
+	}
+}
+
+// TestLoginsOfAnAddress: from one address fewer logins may fail than there are emails
+// to try; the right one of another address is still looked at.
+func TestLoginsOfAnAddress(t *testing.T) {
+	w := newWorld(t, func(c *Config) {
+		c.Params = Defaults()
+		c.Params.LoginLimit = Limit{Every: time.Minute, Burst: 1}
+	})
+	good, s := testAccounts[0], w.sandbox
+	const here, sameNetwork = "[2001:db8::1]:40000", "[2001:db8::ffff]:40001"
+	for range 20 { // good ones cost nothing
+		if a, wait := s.signIn(good.Email, good.Password, here); a == nil || wait > 0 {
+			t.Fatalf("%v, %v", a, wait)
+		}
+	}
+	for i := range loginsOfPeer {
+		if a, wait := s.signIn(fmt.Sprint(i), "wrong horse", here); a != nil || wait > 0 {
+			t.Fatalf("%d: %v, %v", i, a, wait)
+		}
+	}
+	if a, wait := s.signIn(good.Email, good.Password, sameNetwork); a != nil || wait != time.Minute/loginsOfPeer {
+		t.Errorf("from there: %v, %v", a, wait)
+	}
+	for _, elsewhere := range []string{"192.0.2.7:40000", "[::ffff:192.0.2.8]:40000", "[2001:db8:0:1::1]:40000", "@"} {
+		if a, wait := s.signIn(good.Email, good.Password, elsewhere); a == nil || wait > 0 {
+			t.Errorf("from %s: %v, %v", elsewhere, a, wait)
+		}
+	}
+	// What the address was refused was not charged to the email.
+	w.clock.advance(time.Minute / loginsOfPeer)
+	if a, wait := s.signIn(good.Email, good.Password, here); a == nil || wait > 0 {
+		t.Errorf("after a while: %v, %v", a, wait)
+	}
+}
+
+// TestAllowedAlready: the link of a request that consent behind a step-up's link has
+// answered ends where it was answered, for the user who did, until a poll has collected
+// it.
+func TestAllowedAlready(t *testing.T) {
+	w := newWorld(t)
+	access := text(t, w.grant(0, scopeUpcoming), "access_token")
+	task := w.say(LarklineID, "m-1", "", "Please rebook me onto LK 318", access).json(t)
+	if _, err := w.person(0).AllowAll(t.Context(), text(t, task, "task", "metadata", "pact.verificationUriComplete")); err != nil {
+		t.Fatal(err)
+	}
+	d := w.device(scopeRebook)
+	link, code := text(t, d, "verification_uri_complete"), text(t, d, "user_code")
+	if a := w.consentPage(link); a.status != http.StatusSeeOther || a.header.Get("Location") != w.url(LarklineID, "oauth/connected?brand="+LarklineID+"&status=approved") {
+		t.Errorf("its link: %d %v", a.status, a.header)
+	}
+	action, _, session := firstForm(t, w.consentPage(text(t, d, "verification_uri")))
+	if a := w.post(action, url.Values{"session": {session}, "user_code": {code}}); a.status != http.StatusSeeOther {
+		t.Errorf("its code: %d %s", a.status, a.body)
+	}
+	if a := w.post(action, url.Values{"session": {session}, "user_code": {code}}); a.status != http.StatusBadRequest {
+		t.Errorf("the same page again: %d", a.status)
+	}
+	_, _, assertion := firstForm(t, w.login(link, testAccounts[1].Email, testAccounts[1].Password))
+	if a := w.post(action, url.Values{"assertion": {assertion}}); a.status != http.StatusGone {
+		t.Errorf("another user: %d", a.status)
+	}
+	if a := w.poll(d["device_code"]); a.status != http.StatusOK {
+		t.Errorf("the token: %d %s", a.status, a.body)
+	}
+	if a := w.consentPage(link); a.status != http.StatusGone {
+		t.Errorf("once collected: %d", a.status)
+	}
+}
+
+// TestMadeUp: only of the brands built in do pages say that all is made up, and only
+// if there are no others do those of no brand.
+func TestMadeUp(t *testing.T) {
+	own := Marrow()
+	own.ID, own.Name, own.Scopes = "kestrel", "Kestrel Cycles", []Scope{{"repairs:read", "See your repairs"}}
+	for name, brands := range map[string][]Brand{"built in": nil, "configured": {own, Marrow()}} {
+		w := newWorld(t, func(c *Config) { c.Brands = brands })
+		first := w.ready.Brands[0].ID
+		for _, path := range []string{"/login", "/login?return_to=" + url.QueryEscape(w.url(first, "oauth/consent"))} {
+			a := w.do(http.MethodGet, w.sandbox.brandURL+path, "")
+			if got := strings.Contains(string(a.body), "made up"); !strings.Contains(string(a.body), "<p>A PACT sandbox.") || got != (brands == nil) {
+				t.Errorf("%s, %s: made up %t: %d %s", name, path, got, a.status, a.body)
+			}
+		}
+	}
+}
+
+// TestWrongCodes: who mistypes a code can type it again, some times, on pages that work
+// once.
+func TestWrongCodes(t *testing.T) {
+	w := newWorld(t)
+	d := w.device(scopeUpcoming)
+	consent, page := w.url(LarklineID, "oauth/consent"), w.consentPage(text(t, d, "verification_uri"))
+	typed := func(code string) url.Values {
+		_, _, session := firstForm(t, page)
+		return url.Values{"session": {session}, "user_code": {code}}
+	}
+	for i, code := range []string{"BCDF-GHJK", "nonsense", "", "bcdf ghjk"} {
+		form := typed(code)
+		page = w.post(consent, form)
+		want := map[bool]string{true: "Nothing waits for this code.", false: "This is not a code"}[i%3 == 0]
+		if page.status != http.StatusOK || !strings.Contains(string(page.body), want) || !strings.Contains(string(page.body), `name="user_code"`) {
+			t.Fatalf("%q: %d %s", code, page.status, page.body)
+		}
+		if a := w.post(consent, form); a.status != http.StatusBadRequest {
+			t.Errorf("%q again: %d", code, a.status)
+		}
+	}
+	last := typed(text(t, d, "user_code"))
+	if a := w.post(consent, typed("BCDF-GHJK")); a.status != http.StatusGone || formTag.Match(a.body) || !strings.Contains(string(a.body), "Too many wrong codes") {
+		t.Errorf("the fifth: %d %s", a.status, a.body)
+	}
+	if a := w.post(consent, last); a.status != http.StatusBadRequest {
+		t.Errorf("the right one on a used page: %d", a.status)
+	}
+	// After three wrong ones the right one is right.
+	page = w.consentPage(text(t, d, "verification_uri"))
+	for range codeTries - 1 {
+		page = w.post(consent, typed("BCDF-GHJK"))
+	}
+	page = w.post(consent, typed(text(t, d, "user_code")))
+	form := typed("")
+	form.Del("user_code")
+	form.Set("decision", "deny")
+	if a := w.post(consent, form); a.status != http.StatusSeeOther || !strings.HasSuffix(a.header.Get("Location"), "status=denied") {
+		t.Errorf("the decision: %d %s", a.status, a.body)
+	}
+}
+
+// watchedLock tells of each who comes to it.
+type watchedLock struct {
+	sync.Mutex
+	came chan struct{}
+}
+
+func (l *watchedLock) Lock() {
+	l.came <- struct{}{}
+	l.Mutex.Lock()
+}
+
+// TestTwoAnswersAtOnce: who sends a page again while the first decision is under way
+// hears what became of that one.
+func TestTwoAnswersAtOnce(t *testing.T) {
+	for decision, want := range map[string]string{"allow": "You allowed access with this page.", "deny": "Nothing was allowed with this page."} {
+		t.Run(decision, func(t *testing.T) {
+			w := newWorld(t)
+			action, _, session := firstForm(t, w.consentPage(text(t, w.device(scopeUpcoming), "verification_uri_complete")))
+			form := url.Values{"session": {session}, "decision": {decision}, "scope": {scopeUpcoming}}
+			lock := &watchedLock{came: make(chan struct{}, 2)}
+			w.sandbox.answering = lock
+			answers := make(chan answer, 2)
+			post := func() { answers <- w.post(action, form) }
+
+			w.sandbox.store.mu.Lock() // the first decision cannot be kept
+			free := sync.OnceFunc(w.sandbox.store.mu.Unlock)
+			t.Cleanup(free)
+			for range 2 {
+				go post()
+			}
+			for range 2 {
+				select {
+				case <-lock.came:
+				case a := <-answers:
+					t.Fatalf("answered before the decision: %d %s", a.status, a.body)
+				}
+			}
+			free()
+			first, second := <-answers, <-answers
+			if first.status != http.StatusSeeOther {
+				first, second = second, first
+			}
+			if first.status != http.StatusSeeOther || second.status != http.StatusConflict || !strings.Contains(string(second.body), want) {
+				t.Errorf("%d, then %d %s", first.status, second.status, second.body)
+			}
+		})
+	}
+}
+
 func TestAssertionsAndSessionsWorkOnce(t *testing.T) {
 	w := newWorld(t)
 	consent := w.url(LarklineID, "oauth/consent")
@@ -427,7 +639,7 @@ func TestConsentShowsHowTheAskerIsRegistered(t *testing.T) {
 		t.Fatal(err)
 	}
 	page := w.consentPage(text(t, w.device(scopeUpcoming), "verification_uri_complete"))
-	if !strings.Contains(string(page.body), "calls itself “my-pa”") {
+	if !strings.Contains(string(page.body), "calls itself “<bdi>my-pa</bdi>”") {
 		t.Errorf("%s", page.body)
 	}
 }

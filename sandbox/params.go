@@ -42,17 +42,26 @@ type Params struct {
 
 	// IssuerLimit and UserLimit bound the calls of an issuer and of a user of
 	// it, DeviceLimit a user's device authorizations, LoginLimit the failed
-	// logins of an account.
+	// logins with an email, whether or not an account has it, and the owner's. From
+	// one address there are ten times as many.
 	IssuerLimit Limit
 	UserLimit   Limit
 	DeviceLimit Limit
 	LoginLimit  Limit
+	// RegisterLimit bounds the registrations that an address, and an origin outside
+	// its well-known place, has the sandbox read a key set for.
+	RegisterLimit Limit
 }
 
 // Limit allows Burst calls at once and one more each time Every has passed.
 type Limit struct {
 	Every time.Duration
 	Burst int
+}
+
+// times allows n times as many.
+func (l Limit) times(n int) Limit {
+	return Limit{Every: max(l.Every/time.Duration(n), 1), Burst: l.Burst * n}
 }
 
 // Defaults are the values of a sandbox in real time. The limits are generous:
@@ -76,6 +85,7 @@ func Defaults() Params {
 		UserLimit:      Limit{Every: 20 * time.Millisecond, Burst: 500},
 		DeviceLimit:    Limit{Every: 10 * time.Second, Burst: 60},
 		LoginLimit:     Limit{Every: time.Minute, Burst: 10},
+		RegisterLimit:  Limit{Every: 5 * time.Second, Burst: 20},
 	}
 }
 
@@ -90,6 +100,7 @@ func (p *Params) durations() map[string]*time.Duration {
 		"TokenTTL": &p.TokenTTL, "GrantTTL": &p.GrantTTL,
 		"IssuerLimit.Every": &p.IssuerLimit.Every, "UserLimit.Every": &p.UserLimit.Every,
 		"DeviceLimit.Every": &p.DeviceLimit.Every, "LoginLimit.Every": &p.LoginLimit.Every,
+		"RegisterLimit.Every": &p.RegisterLimit.Every,
 	}
 }
 
@@ -111,6 +122,7 @@ func (p Params) Validate() error {
 	for name, n := range map[string]int{
 		"IssuerLimit": p.IssuerLimit.Burst, "UserLimit": p.UserLimit.Burst,
 		"DeviceLimit": p.DeviceLimit.Burst, "LoginLimit": p.LoginLimit.Burst,
+		"RegisterLimit": p.RegisterLimit.Burst,
 	} {
 		if n < 1 {
 			return fmt.Errorf("sandbox: Params.%s.Burst is %d: it must be at least 1", name, n)

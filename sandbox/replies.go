@@ -33,7 +33,7 @@ func (f *filePattern) readFrom(p place) {
 	}
 	var err error
 	if f.Regexp, err = regexp.Compile(text); err != nil {
-		p.fail("%v: see the syntax of RE2, and quote it with '…' in YAML", err)
+		p.fail("%v: mend it (https://golang.org/s/re2syntax: there is no lookahead and no backreference), and quote it with '…' in YAML", err)
 	}
 }
 
@@ -53,7 +53,7 @@ func (f *fileJSON) readFrom(p place) {
 		f.raw, err = json.Marshal(v)
 	}
 	if err != nil {
-		p.fail("it cannot be said in JSON: %v", err)
+		p.fail("it cannot be said in JSON, which has text for keys, and neither .nan nor .inf: write text in quotes (%v)", err)
 	}
 }
 
@@ -70,7 +70,14 @@ type scripted struct {
 
 func (f *fileBrand) script() script {
 	s := script{otherwise: "This is " + f.Name + ". There is no answer to that here."}
-	for _, r := range f.Replies {
+	last := len(f.Replies) - 1
+	for i, r := range f.Replies {
+		if r.Match.Regexp == nil && r.At.key("match").node == r.At.node && i < last {
+			r.At.fail("without match it fits everything, and replies[%d] is never reached: move it to the end, or give it a match", i+1)
+		}
+		if len(r.Actions) > 0 && len(f.Scopes.list) == 0 {
+			r.At.key("actions").fail("the brand has no scopes, and so no receipts that list them: give it scopes, or leave this out")
+		}
 		reply := Reply{Text: r.Text, Used: r.Needs, Close: r.Close}
 		r.At.required("text", r.Text)
 		seen := map[string]bool{}

@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 // route is what a method on a path means. A route that is authenticated is for
@@ -73,7 +74,7 @@ func unknownTask(s *Sandbox, w http.ResponseWriter, r *http.Request, _ *business
 	if r.Method == http.MethodPost {
 		id = strings.TrimSuffix(id, ":cancel")
 	}
-	if s.lax(r.Context(), "lax-task") {
+	if s.faults.hit(r.Context(), "lax-task") {
 		writeJSON(w, http.StatusOK, typeA2A, authTask{ID: id, Status: taskStatus{State: "TASK_STATE_COMPLETED"}})
 		return
 	}
@@ -81,12 +82,12 @@ func unknownTask(s *Sandbox, w http.ResponseWriter, r *http.Request, _ *business
 }
 
 // segmentsOf splits a path at its slashes and decodes each part; a path that does
-// not decode has none.
+// not decode to UTF-8 has none.
 func segmentsOf(escaped string) []string {
 	segments := strings.Split(escaped, "/")
 	for i, s := range segments {
 		plain, err := url.PathUnescape(s)
-		if err != nil {
+		if err != nil || !utf8.ValidString(plain) {
 			return nil
 		}
 		segments[i] = plain
@@ -140,7 +141,7 @@ func (s *Sandbox) serveProvider(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	path := r.URL.EscapedPath()
-	if isOwnerPath(path) {
+	if isOwnerPath(path) && s.ownerSite.listener == nil {
 		s.owner.ServeHTTP(w, r)
 		return
 	}
@@ -156,7 +157,7 @@ func (s *Sandbox) serveProvider(w http.ResponseWriter, r *http.Request) {
 		}
 		return
 	case loginPath:
-		if s.brandURL == s.publicURL {
+		if _, _, ours := s.redirected(r); ours || s.brandURL == s.publicURL { // ours: of the faults
 			s.serveBrandSite(w, r)
 		} else {
 			w.WriteHeader(http.StatusNotFound)
@@ -232,8 +233,13 @@ func (s *Sandbox) authenticate(r *http.Request, route route) (caller, error) {
 	if route.delegated {
 		fault = "lax-oauth-auth"
 	}
-	if r.Header.Values("Authorization") == nil && s.lax(ctx, fault) {
+	if r.Header.Values("Authorization") == nil && s.faults.hit(ctx, fault) {
 		return caller{}, nil
+	}
+	if route.delegated {
+		if who, ok, err := s.refreshes(r); err != nil || ok {
+			return who, err
+		}
 	}
 	who, err := s.identities.caller(ctx, r.Header, s.audience)
 	if err == nil {
@@ -313,10 +319,6 @@ func (s *Sandbox) serveCard(w http.ResponseWriter, r *http.Request, b *business)
 }
 
 func (s *Sandbox) serveMetadata(w http.ResponseWriter, r *http.Request, b *business) {
-	if status, on := s.faults.number(r.Context(), "metadata-status"); on {
-		w.WriteHeader(status)
-		return
-	}
 	if m := s.metadataOf(r.Context(), b); m != nil {
 		w.Header().Set("Access-Control-Allow-Origin", "*")
 		w.Header().Set("Cache-Control", cacheControl(s.params.MaxAge))
@@ -335,7 +337,7 @@ func cacheControl(maxAge time.Duration) string {
 }
 
 func (s *Sandbox) serveKeys(w http.ResponseWriter, r *http.Request, b *business) {
-	if _, on := s.faults.take(r.Context(), "jwks-down"); on {
+	if s.faults.hit(r.Context(), "jwks-down") {
 		w.WriteHeader(http.StatusServiceUnavailable)
 		return
 	}

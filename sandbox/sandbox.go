@@ -25,7 +25,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -75,6 +74,11 @@ type Config struct {
 	// It is made with mode 0600, and one sandbox at a time uses it. What was issued
 	// names PublicURL: give the same one, or the same Listen, at the next start.
 	State string
+	// OwnerListen is the host:port, on loopback, of the owner's page. If it is empty
+	// the Provider serves the page where PublicURL is http on loopback; anywhere else,
+	// where a proxy or a tunnel may bring the Provider's callers, the page gets a free
+	// port of 127.0.0.1, and the Provider has none.
+	OwnerListen string
 	// OwnerPassword opens the owner's page; drawn at random if empty.
 	OwnerPassword string
 	// FaultHeader has the header X-Sandbox-Fault of a request name faults for that
@@ -145,6 +149,8 @@ type Sandbox struct {
 	now                 func() time.Time
 	log                 *slog.Logger
 
+	registrations *registrations
+
 	store      *store
 	identities *identities
 	fetcher    *keyFetcher
@@ -152,7 +158,7 @@ type Sandbox struct {
 	keySets    *lru.Cache[string, []byte] // of issuers, as read last
 	executions executions
 	spent      *lru.Cache[string, spent] // what became of pages, by hash of their secret
-	answering  sync.Mutex                // held while a consent is answered
+	answering  sync.Locker               // held while a consent is answered
 	owner      *owner
 	controlKey string // token of whoever may set our faults
 
@@ -160,13 +166,13 @@ type Sandbox struct {
 	closing     chan struct{}
 	closeOnce   sync.Once
 
-	issuerLimit, userLimit, deviceLimit, loginLimit *limiter
+	issuerLimit, userLimit, deviceLimit, loginLimit, peerLoginLimit *limiter
 
-	provider, brandSite listening
-	started             sync.WaitGroup
+	provider, brandSite, ownerSite listening
+	started                        sync.WaitGroup
 }
 
-// listening is a handler and where it is served.
+// listening is a handler and where it is served; its listener is nil if it is not.
 type listening struct {
 	listener net.Listener
 	server   *http.Server
@@ -192,8 +198,11 @@ func (b *business) jwksURL() string    { return b.asIssuer() + "/jwks.json" }
 func (b *business) deviceURL() string  { return b.asIssuer() + "/device_authorization" }
 func (b *business) tokenURL() string   { return b.asIssuer() + "/token" }
 func (b *business) consentURL() string { return b.asIssuer() + "/consent" }
+func (b *business) connectedURL(decision string) string {
+	return b.asIssuer() + "/connected?brand=" + b.ID + "&status=" + decision
+}
 
-// New makes a sandbox and opens its two listeners, so that its URLs are known;
+// New makes a sandbox and opens its listeners, so that its URLs are known;
 // Close gives them up. An error names the field of the Config.
 func New(cfg Config) (_ *Sandbox, err error) {
 	s := &Sandbox{
@@ -234,25 +243,28 @@ func New(cfg Config) (_ *Sandbox, err error) {
 	if err := s.openBrandSite(cfg); err != nil {
 		return nil, err
 	}
-	s.ownerLogin.URL = s.ownerOrigin() + OwnerPath
+	if err := s.openOwnerSite(cfg.OwnerListen); err != nil {
+		return nil, err
+	}
 	s.audience = cmp.Or(cfg.Audience, s.publicURL+"/a2a")
 	if s.store, err = newStore(cfg.State, s.params); err != nil {
 		return nil, fmt.Errorf("sandbox: State: %w", err)
 	}
-	s.store.lax = s.lax
+	s.store.lax, s.store.user = s.faults.hit, s.hasAccount
 	if err := s.openBrands(cfg.Brands); err != nil {
 		return nil, err
 	}
 	s.spent, _ = lru.New[string, spent](spentPages) // fails only for a size under one
+	s.answering = &sync.Mutex{}
 	s.controlKey = newSecret("sbx_")
-	s.fetcher = newKeyFetcher(s.now, s.params.KeySetRetry)
+	s.fetcher = newKeyFetcher(s.now, s.params)
 	s.keySets, _ = lru.New[string, []byte](jwks.DefaultCacheSize) // fails only for a size under one
 	s.identities = &identities{
 		now:    s.now,
 		leeway: s.params.Leeway,
 		keys: &jwks.Cache{
 			Fetch: s.issuerKeys, Now: s.now,
-			TTL: s.params.KeySetTTL, RefetchEvery: s.params.KeySetRefetch,
+			Size: keptSets, TTL: s.params.KeySetTTL, RefetchEvery: s.params.KeySetRefetch,
 		},
 		issuers: issuers,
 		registered: func(ctx context.Context, issuer string) (string, error) {
@@ -260,9 +272,11 @@ func New(cfg Config) (_ *Sandbox, err error) {
 			return p.JWKSURI, err
 		},
 	}
-	s.identities.lax = s.lax
+	s.identities.lax = s.faults.hit
+	s.registrations = newRegistrations(s.params)
 	s.issuerLimit, s.userLimit = newLimiter(s.params.IssuerLimit), newLimiter(s.params.UserLimit)
 	s.deviceLimit, s.loginLimit = newLimiter(s.params.DeviceLimit), newLimiter(s.params.LoginLimit)
+	s.peerLoginLimit = newLimiter(s.params.LoginLimit.times(loginsOfPeer))
 	if err := s.SetFaults(cfg.Faults...); err != nil {
 		return nil, err
 	}
@@ -289,12 +303,8 @@ func (l *listening) open(listenField, listen, urlField, origin string, h http.Ha
 		}
 		origin = "http://" + l.listener.Addr().String()
 	}
-	u, err := url.Parse(origin)
-	if err != nil || originOf(origin) != origin || u.Host == "" {
-		return "", fmt.Errorf("sandbox: %s %q: use an origin such as https://provider.example, without a path or trailing slash", urlField, origin)
-	}
-	if reason := agentsRefuse(u); reason != "" {
-		return "", fmt.Errorf("sandbox: %s %q: agents refuse it, since %s: use https and a public host name, or a loopback address", urlField, origin, reason)
+	if err := checkOrigin(origin); err != nil {
+		return "", fmt.Errorf("sandbox: %s %w", urlField, err)
 	}
 	return origin, nil
 }
@@ -312,17 +322,31 @@ func (s *Sandbox) openBrandSite(cfg Config) (err error) {
 	return nil
 }
 
-// ownerOrigin is where the owner's page is served, on loopback only: by the
-// Provider's listener, if the Provider's own origin is elsewhere.
-func (s *Sandbox) ownerOrigin() string {
-	if onLoopback(s.publicURL) {
-		return s.publicURL
+// openOwnerSite decides where the owner's page is. With an origin elsewhere, or with
+// https, something stands before the Provider's listener: all that it brings in from
+// outside has a peer, and often a Host, of this machine, so the page is not there.
+func (s *Sandbox) openOwnerSite(listen string) error {
+	origin := s.publicURL
+	if listen != "" || !onLoopback(origin) || !strings.HasPrefix(origin, "http://") {
+		listen = cmp.Or(listen, "127.0.0.1:0")
+		if err := checkOwnerListen(listen); err != nil {
+			return fmt.Errorf("sandbox: OwnerListen: %w", err)
+		}
+		var err error
+		if origin, err = s.ownerSite.open("OwnerListen", listen, "OwnerListen", "", s.serveOwnerSite); err != nil {
+			return err
+		}
 	}
-	addr := s.provider.listener.Addr()
-	if tcp, ok := addr.(*net.TCPAddr); ok && tcp.IP.IsUnspecified() {
-		return fmt.Sprintf("http://127.0.0.1:%d", tcp.Port)
+	s.ownerLogin.URL = origin + OwnerPath
+	return nil
+}
+
+// checkOwnerListen tells whether an address is of this machine only.
+func checkOwnerListen(address string) error {
+	if host, _, err := net.SplitHostPort(address); err != nil || !loopbackHost(host) {
+		return fmt.Errorf("%q: write HOST:PORT with a loopback address, such as 127.0.0.1:8793", address)
 	}
-	return "http://" + addr.String()
+	return nil
 }
 
 func (s *Sandbox) openBrands(brands []Brand) error {
@@ -398,10 +422,14 @@ func (b *business) check(t Turn, r Reply) error {
 	return nil
 }
 
+func (s *Sandbox) listenings() []*listening {
+	return []*listening{&s.provider, &s.brandSite, &s.ownerSite}
+}
+
 // Start serves until Close. Call it once.
 func (s *Sandbox) Start() {
-	for _, l := range []*listening{&s.provider, &s.brandSite} {
-		if l.listener == nil { // of OneOrigin
+	for _, l := range s.listenings() {
+		if l.listener == nil {
 			continue
 		}
 		s.started.Go(func() {
@@ -422,7 +450,7 @@ func (s *Sandbox) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	var errs []error
-	for _, l := range []*listening{&s.provider, &s.brandSite} {
+	for _, l := range s.listenings() {
 		if l.server != nil {
 			errs = append(errs, l.server.Shutdown(ctx), l.server.Close())
 		}
@@ -483,23 +511,8 @@ func (s *Sandbox) business(id string) *business {
 // limit uses up a call of the caller and one of its issuer. If either has none left
 // it uses up neither, and says how long to wait until both have.
 func (s *Sandbox) limit(who caller) time.Duration {
-	now := s.now()
-	user, userBack := s.userLimit.take(limitKey(who), now)
-	issuer, issuerBack := s.issuerLimit.take(who.issuer, now)
-	if user == 0 && issuer > 0 {
-		userBack()
-	}
-	if issuer == 0 && user > 0 {
-		issuerBack()
-	}
-	return max(user, issuer)
-}
-
-// lax uses a fault that makes the sandbox let pass what it must refuse. Ask it where
-// the rule would refuse, and only there.
-func (s *Sandbox) lax(ctx context.Context, fault string) bool {
-	_, on := s.faults.take(ctx, fault)
-	return on
+	wait, _ := takeAll(s.now(), call{s.userLimit, limitKey(who)}, call{s.issuerLimit, who.issuer})
+	return wait
 }
 
 // limitKey is unambiguous: an issuer holds no space.

@@ -1,5 +1,6 @@
 -- Times are nanoseconds since 1970, 0 for none; lists are JSON arrays; secrets are
--- hashes, but for the private keys.
+-- hashes, but for the private keys and the user codes, which the pages look up and
+-- which give nothing without a login.
 
 CREATE TABLE platforms (
 	issuer TEXT PRIMARY KEY, id TEXT NOT NULL, name TEXT NOT NULL UNIQUE, jwks_uri TEXT NOT NULL, enabled INTEGER NOT NULL
@@ -15,7 +16,7 @@ CREATE TABLE conversations (
 	user TEXT NOT NULL DEFAULT '', closed INTEGER NOT NULL DEFAULT 0, used INTEGER NOT NULL,
 	asked TEXT NOT NULL DEFAULT '[]', opened TEXT
 ) STRICT;
-CREATE INDEX conversations_used ON conversations (used);
+CREATE INDEX conversations_issuer ON conversations (issuer, used);
 CREATE INDEX conversations_opened ON conversations (brand, issuer, subject, opened) WHERE opened IS NOT NULL;
 
 -- messages: reply is NULL while the turn runs, and for good if it never ended.
@@ -24,6 +25,7 @@ CREATE TABLE messages (
 	user TEXT NOT NULL DEFAULT '', reply BLOB,
 	PRIMARY KEY (conversation, id)
 ) STRICT, WITHOUT ROWID;
+CREATE INDEX messages_unanswered ON messages (conversation) WHERE reply IS NULL;
 
 -- memories are what the brands' replies left behind.
 CREATE TABLE memories (
@@ -39,6 +41,7 @@ CREATE TABLE authorizations (
 	any_pace INTEGER NOT NULL, state INTEGER NOT NULL, user TEXT NOT NULL, granted TEXT NOT NULL
 ) STRICT;
 CREATE INDEX authorizations_party ON authorizations (brand, issuer, subject);
+CREATE INDEX authorizations_issuer ON authorizations (issuer);
 CREATE INDEX authorizations_expires ON authorizations (expires);
 
 CREATE TABLE grants (

@@ -33,11 +33,13 @@ type store struct {
 	params Params
 	db     *sql.DB
 	lax    func(ctx context.Context, fault string) bool // never, unless the sandbox sets it
+	user   func(id string) bool                         // it has an account: all do, unless the sandbox sets it
 	turns  turns
 
-	mu    sync.Mutex // held by a transaction
-	conn  *sql.Conn
-	stmts map[string]*sql.Stmt
+	mu       sync.Mutex // held by a transaction
+	conn     *sql.Conn
+	stmts    map[string]*sql.Stmt
+	underWay map[string]int // turns by conversation
 
 	pages                sync.Mutex // guards what follows
 	assertions, sessions tickets
@@ -50,7 +52,7 @@ func newStore(path string, p Params) (*store, error) {
 		if err := privateFile(path); err != nil {
 			return nil, err
 		}
-		// In EXCLUSIVE mode the first access locks the file until Close.
+		// In EXCLUSIVE mode the first write locks the file until Close.
 		pragmas["_pragma"] = append(pragmas["_pragma"], "locking_mode(EXCLUSIVE)", "journal_mode(WAL)", "synchronous(FULL)")
 		source = (&url.URL{Scheme: "file", OmitHost: true, Path: path}).String()
 	}
@@ -59,11 +61,14 @@ func newStore(path string, p Params) (*store, error) {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	s := &store{
-		params: p, db: db, lax: func(context.Context, string) bool { return false },
-		stmts: map[string]*sql.Stmt{}, assertions: tickets{}, sessions: tickets{},
+		params: p, db: db, lax: func(context.Context, string) bool { return false }, user: func(string) bool { return true },
+		stmts: map[string]*sql.Stmt{}, underWay: map[string]int{}, assertions: tickets{}, sessions: tickets{},
 	}
 	ctx := context.Background()
 	if s.conn, err = db.Conn(ctx); err == nil {
+		err = s.lock(ctx)
+	}
+	if err == nil {
 		err = s.migrate(ctx)
 	}
 	var failed *sqlite.Error
@@ -76,21 +81,28 @@ func newStore(path string, p Params) (*store, error) {
 	return s, nil
 }
 
-// privateFile makes the file if it is missing, and refuses one that others can read:
-// it holds private keys.
+// lock makes sure that nobody else has the database.
+func (s *store) lock(ctx context.Context) error {
+	return s.view(ctx, func(t *tx) error {
+		_, err := t.exec("BEGIN EXCLUSIVE")
+		if err == nil {
+			_, err = t.exec("COMMIT")
+		}
+		return err
+	})
+}
+
+// privateFile makes the file if it is missing. One that we cannot use stays as it is:
+// SQLite overwrites what is shorter than a page.
 func privateFile(path string) error {
+	if err := CheckState(path); err != nil {
+		return err
+	}
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return err // it names the path
 	}
-	info, err := f.Stat()
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	if info.Mode().Perm()&0o077 != 0 {
-		return fmt.Errorf("%s: others can open it (mode %04o), and it holds keys: chmod 600 it", path, info.Mode().Perm())
-	}
-	return nil
+	return f.Close()
 }
 
 // close closes the database, after the transaction under way.
@@ -238,7 +250,11 @@ const (
 	platformCreated platformOutcome = iota
 	platformSame
 	platformConflict
+	platformFull
 )
+
+// maxPlatforms bounds how many can register: none is forgotten.
+const maxPlatforms = 10_000
 
 const selectPlatform = "SELECT id, name, issuer, jwks_uri, enabled FROM platforms WHERE "
 
@@ -256,6 +272,14 @@ func (s *store) register(ctx context.Context, p platform) (kept platform, outcom
 			return nil
 		case known:
 			kept, outcome = platform{}, platformConflict
+			return nil
+		}
+		var n int
+		if _, err := t.get("SELECT count(*) FROM platforms", nil, &n); err != nil {
+			return err
+		}
+		if n >= maxPlatforms {
+			outcome = platformFull
 			return nil
 		}
 		kept = p
@@ -307,6 +331,8 @@ func (s *store) brandKey(ctx context.Context, brand string) (key *ecdsa.PrivateK
 // the code is "" while they still have to type it.
 type visit struct {
 	brand, user, userCode string
+	typed                 bool // the user code, by the user
+	wrongCodes            int  // that they typed
 }
 
 // tickets are values that can be had once, by a secret, for a time.

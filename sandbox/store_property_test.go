@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -231,6 +232,19 @@ func TestGrantsProperty(t *testing.T) {
 	})
 }
 
+// permit makes a grant of a user's, and a token under it that does not expire.
+func (s *stored) permit(t *rapid.T, p party, user string) delegated {
+	who := delegated{id: user, grantID: newUUID()}
+	if err := s.update(t.Context(), func(x *tx) error {
+		_, err := x.exec("INSERT INTO grants (brand, issuer, subject, id, user, scopes, made, expires) VALUES (?, ?, ?, ?, ?, '[]', ?, ?)",
+			p.columns(who.grantID, user, instant{s.now}, instant{s.now.Add(time.Hour)})...)
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return who
+}
+
 // modelContext is what the model knows of a conversation.
 type modelContext struct {
 	party  party
@@ -251,7 +265,32 @@ func TestConversationsProperty(t *testing.T) {
 		unheard := map[opening]string{}
 		n := 0
 		begin := func(t *rapid.T, p party, in, message, user string) {
-			id, stored, err := s.begin(t.Context(), p, in, message, user, s.now)
+			who := delegated{id: user}
+			ends := rapid.SampledFrom([]string{"", "", "", "", "before", "while it waits"}).Draw(t, "the delegation ends")
+			if user == "" {
+				ends = ""
+			} else {
+				who = s.permit(t, p, user)
+			}
+			end := s.revoke
+			if rapid.Bool().Draw(t, "by time") {
+				end = func(context.Context, string, time.Time) (bool, error) {
+					who.expires = s.now
+					return true, nil
+				}
+			}
+			if ends == "before" {
+				if _, err := end(t.Context(), who.grantID, s.now); err != nil {
+					t.Fatal(err)
+				}
+			}
+			id, stored, err := s.begin(t.Context(), p, in, message, who, s.now)
+			if ends == "before" {
+				if !errors.Is(err, errEnded) || stored != nil {
+					t.Fatalf("after the end: %s, %v", stored, err)
+				}
+				return
+			}
 			given := in
 			if in == "" {
 				in = unheard[opening{p, message}]
@@ -291,9 +330,16 @@ func TestConversationsProperty(t *testing.T) {
 				id = in
 			}
 			c := contexts[id]
-			from, err := s.resume(t.Context(), id, user)
+			if ends != "" {
+				if _, err := end(t.Context(), who.grantID, s.now); err != nil {
+					t.Fatal(err)
+				}
+			}
+			from, err := s.resume(t.Context(), id, who, s.now)
 			want := error(nil)
 			switch {
+			case ends != "":
+				want = errEnded
 			case c.closed:
 				want = errClosed
 			case c.user != "" && user != "" && c.user != user:
@@ -301,6 +347,13 @@ func TestConversationsProperty(t *testing.T) {
 			}
 			if !errors.Is(err, want) || (want == nil) != (err == nil) {
 				t.Fatalf("resumed %s as %q: %v, want %v", id, user, err, want)
+			}
+			if ends != "" {
+				if err := s.release(t.Context(), id, message, nil); err != nil {
+					t.Fatal(err)
+				}
+				delete(c.bodies, message)
+				return
 			}
 			memory := p.brand + " " + user
 			if user != "" && !bytes.Equal(from.memory, memories[memory]) || user == "" && from.memory != nil {
@@ -315,7 +368,7 @@ func TestConversationsProperty(t *testing.T) {
 			case "answers":
 				n++
 				done := outcome{
-					brand: p.brand, conversation: id, messageID: message, body: fmt.Append(nil, "reply ", n), user: delegated{id: user, grantID: "none"},
+					brand: p.brand, conversation: id, messageID: message, body: fmt.Append(nil, "reply ", n), user: who,
 					reply: Reply{Close: rapid.IntRange(0, 5).Draw(t, "closes") == 0}, at: s.now,
 					unheard: given == "" && rapid.Bool().Draw(t, "unheard"),
 				}

@@ -40,7 +40,7 @@ func (s *store) count(t *testing.T, table string) (n int) {
 func TestStateFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a b?c%20#d.db")
 	s := openStore(t, path)
-	if _, _, err := s.begin(t.Context(), party{brand: MarrowID}, "", "m", "", testStart); err != nil {
+	if _, _, err := s.begin(t.Context(), party{brand: MarrowID}, "", "m", delegated{}, testStart); err != nil {
 		t.Fatal(err)
 	}
 	for _, suffix := range []string{"", "-wal"} {
@@ -99,9 +99,9 @@ func TestStateThatCannotBe(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, c := range map[string]struct{ path, says string }{
-		"a folder":                {dir, "is a directory"},
+		"a folder":                {dir, "is not a file"},
 		"in no folder":            {filepath.Join(dir, "none", "state.db"), "no such file"},
-		"no database":             {file("text", strings.Repeat("no database ", 100), 0o600), "not a database"},
+		"no database":             {file("text", strings.Repeat("no database ", 100), 0o600), "is not an SQLite database"},
 		"for others to read":      {file("open.db", "", 0o640), "chmod 600"},
 		"in use":                  {used, "another sandbox uses it"},
 		"of another program":      {database("other.db", "CREATE TABLE x (y); PRAGMA user_version = 1"), "another program's"},
@@ -120,6 +120,29 @@ func TestStateThatCannotBe(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestStateIsOneSandboxes: whoever has opened a file has it, also one that was there and
+// before anything is written.
+func TestStateIsOneSandboxes(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "state.db")
+	if err := openStore(t, path).close(); err != nil {
+		t.Fatal(err)
+	}
+	s := openStore(t, path)
+	if second, err := newStore(path, Defaults()); err == nil || !strings.Contains(err.Error(), "another sandbox uses it") {
+		if err == nil {
+			_ = second.close()
+		}
+		t.Errorf("a second one: %v", err)
+	}
+	if _, err := s.brandKey(t.Context(), LarklineID); err != nil {
+		t.Errorf("the first one: %v", err)
+	}
+	if err := s.close(); err != nil {
+		t.Fatal(err)
+	}
+	openStore(t, path)
 }
 
 // TestUndone: what a transaction did is gone if it fails or panics, and stays if it

@@ -81,18 +81,33 @@ func plain(n *yaml.Node) *yaml.Node {
 // maxProblems is how many are told at once.
 const maxProblems = 20
 
+// FileError is what is wrong in a configuration file: one mistake or more, each with
+// the file's name, mostly the line, and the fix.
+type FileError struct{ Mistakes []string }
+
+// Error has a line for each mistake.
+func (e *FileError) Error() string { return strings.Join(e.Mistakes, "\n") }
+
 // err is what was wrong, in the order of the lines; nil if nothing was.
 func (d *document) err() error {
 	slices.SortStableFunc(d.problems, func(a, b problem) int { return a.line - b.line })
-	var errs []error
+	if len(d.problems) == 0 {
+		return nil
+	}
+	e := &FileError{}
 	for i, p := range d.problems {
 		if i == maxProblems {
-			errs = append(errs, fmt.Errorf("%s: and %d more", d.name, len(d.problems)-i))
+			e.Mistakes = append(e.Mistakes, fmt.Sprintf("%s: and %d more", d.name, len(d.problems)-i))
 			break
 		}
-		errs = append(errs, fmt.Errorf("%s:%d: %s", d.name, p.line, p.about))
+		e.Mistakes = append(e.Mistakes, fmt.Sprintf("%s:%d: %s", d.name, p.line, p.about))
 	}
-	return errors.Join(errs...)
+	return e
+}
+
+// unreadable: the document as a whole is none.
+func (d *document) unreadable(why string) error {
+	return &FileError{Mistakes: []string{d.name + ": " + why}}
 }
 
 // readYAML reads a document that is one mapping, or empty, into a struct whose
@@ -102,14 +117,14 @@ func readYAML(name string, data []byte, into any) error {
 	dec := yaml.NewDecoder(bytes.NewReader(plainJSON(data)))
 	root := yaml.Node{Kind: yaml.DocumentNode, Content: []*yaml.Node{{Kind: yaml.MappingNode, Tag: "!!map", Line: 1}}}
 	if err := dec.Decode(&root); err != nil && !errors.Is(err, io.EOF) {
-		return fmt.Errorf("%s: %w", name, err)
+		return d.unreadable(err.Error())
 	}
 	if err := dec.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
-		return fmt.Errorf("%s: there is more than one document: keep one", name)
+		return d.unreadable("there is more than one document: keep one")
 	}
 	// The library knows aliases that contain themselves, or stand for too much.
 	if err := root.Decode(new(any)); err != nil && usesAliases(&root) {
-		return fmt.Errorf("%s: %w", name, err)
+		return d.unreadable(err.Error())
 	}
 	at := place{d, root.Content[0], ""}
 	at.read(reflect.ValueOf(into).Elem())
@@ -234,10 +249,14 @@ func (p place) eachKey(visit func(key, value place)) {
 	}
 }
 
-// text is the text at p.
+// text is the text at p. Nobody means an empty one.
 func (p place) text() (string, bool) {
 	if p.node.Kind != yaml.ScalarNode || p.node.ShortTag() != "!!str" {
 		p.fail("write text, in quotes if it looks like a number or a date")
+		return "", false
+	}
+	if p.node.Value == "" {
+		p.fail("it is empty: give it a text, or leave it out")
 		return "", false
 	}
 	return p.node.Value, true

@@ -1,15 +1,18 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/jstemmer/go-junit-report/v2/junit"
 	"github.com/spf13/cobra"
 
@@ -25,7 +28,7 @@ func newConformanceCmd(a *app) *cobra.Command {
 		Long: `Check a running PACT provider against every rule of the protocol, in its order:
 as a personal agent, its issuer and its user would meet it. A card without
 delegation is checked for Identity, one with delegation for Delegated too; give
-one of each if you have them.
+one of each if you have them. Of more the first of each is taken.
 
 The suite serves two issuers of its own, which the provider must be able to
 reach: on this machine by default, elsewhere with --issuer-listen and
@@ -37,8 +40,9 @@ pages. What cannot be checked is "not run", with the reason, and counts as no
 failure. It writes conversations and grants: do not run it against a business
 that is open.
 
-Exit codes: 0 nothing failed, 1 a check failed, or none could be run.`,
-		Example: `  pactctl sandbox -o json > ready & sleep 1; pactctl conformance --ready ready
+Exit codes: 0 nothing failed, 1 a check failed, or none could be run, 2 wrong
+usage.`,
+		Example: `  pactctl sandbox -o json > ready & pactctl conformance --ready ready
   pactctl conformance --card https://air.test/.well-known/agent-card.json \
       --audience https://provider.test/a2a \
       --email robin@example.com --password-file password
@@ -46,9 +50,9 @@ Exit codes: 0 nothing failed, 1 a check failed, or none could be run.`,
   pactctl conformance --list`,
 		Args: cobra.NoArgs,
 	}
-	s := &suite{app: a}
+	s := &suite{app: a, readyWait: 10 * time.Second}
 	f := cmd.Flags()
-	f.StringArrayVar(&s.cards, "card", nil, "`URL` of an Agent Card; can be given twice")
+	f.StringArrayVar(&s.cards, "card", nil, "`URL` of an Agent Card; can be repeated")
 	f.StringVar(&s.audience, "audience", "", "`AUDIENCE` that tokens for this provider have")
 	f.StringVar(&s.email, "email", "", "`EMAIL` of a user who can sign in")
 	f.StringVar(&s.password, "password", "", "`PASSWORD` of the user, which others on this machine see here")
@@ -62,7 +66,7 @@ Exit codes: 0 nothing failed, 1 a check failed, or none could be run.`,
 	f.StringArrayVar(&s.urls, "issuer-url", nil, "`ORIGIN` under which the provider reaches that issuer (default http:// and its address)")
 	f.StringArrayVar(&s.only, "only", nil, "`ID|SECTION` to run, as --list shows them; can be repeated")
 	f.BoolVar(&s.list, "list", false, "list the checks, and run none")
-	f.BoolVar(&s.slow, "slow", false, "also wait for things to expire, for as long as the provider says they live")
+	f.BoolVar(&s.slow, "slow", false, "wait for things to expire for as long as the provider says they live, also if that is over a minute")
 	f.BoolVar(&s.development, "development", false, "admit http on loopback in what the provider names (default if the cards are there)")
 	f.DurationVar(&s.timeout, "timeout", 10*time.Second, "`DURATION` within which each request must be answered")
 	f.StringVar(&s.junit, "junit", "", "write the results to `FILE` as JUnit XML too")
@@ -88,14 +92,15 @@ type suite struct {
 	listen, urls, only            []string
 	list, slow, development       bool
 	timeout                       time.Duration
+	readyWait                     time.Duration // for the ready line's file
 	junit                         string
 }
 
 // flagOf are the flags that set a field of conformance.Config.
-var flagOf = map[string]string{"Cards": "--card", "Audience": "--audience", "Only": "--only", "Timeout": "--timeout"}
+var flagOf = map[string]string{"Cards": "--card", "Asks": "--ask", "Audience": "--audience", "Only": "--only", "Timeout": "--timeout"}
 
 func (s *suite) run(cmd *cobra.Command) error {
-	cfg, err := s.config()
+	cfg, err := s.config(cmd.Context())
 	if err != nil {
 		return err
 	}
@@ -114,11 +119,11 @@ func (s *suite) run(cmd *cobra.Command) error {
 	results, err := conformance.Run(cmd.Context(), cfg)
 	var bad *conformance.ConfigError
 	if errors.As(err, &bad) {
-		return usagef("%s: %s", s.flag(bad.Field), bad.Reason)
+		return s.usage(bad)
 	}
 	t := tallyOf(results)
-	if err == nil {
-		err = s.print(viewOf(results, t), func(*printer) { lines.summary(t, s.now().Sub(started)) })
+	if err == nil || len(results) > 0 { // what came of an interrupted run is told too
+		err = errors.Join(err, s.print(viewOf(results, t), func(*printer) { lines.summary(t, s.now().Sub(started)) }))
 	}
 	if report != nil {
 		xml := junitOf(results, started)
@@ -132,6 +137,37 @@ func (s *suite) run(cmd *cobra.Command) error {
 	return err
 }
 
+// usage is a config that cannot work as a wrong flag.
+func (s *suite) usage(bad *conformance.ConfigError) error {
+	hint := ""
+	if bad.Field == "Only" {
+		hint = s.nearOnly()
+	}
+	return usagef("%s: %s%s", s.flag(bad.Field), bad.Reason, hint)
+}
+
+// nearOnly suggests checks and sections for the first --only that is none.
+func (s *suite) nearOnly() string {
+	known := &cobra.Command{SuggestionsMinimumDistance: 2}
+	add := func(name string) { known.AddCommand(&cobra.Command{Use: name, Run: func(*cobra.Command, []string) {}}) }
+	for _, section := range conformance.Sections() {
+		add(section.Name)
+	}
+	for _, c := range conformance.Checks() {
+		add(c.ID)
+	}
+	for _, name := range s.only {
+		if found, _, err := known.Find([]string{name}); err == nil && found != known {
+			continue
+		}
+		if near := known.SuggestionsFor(name); len(near) > 0 {
+			return fmt.Sprintf("; did you mean %s?", strings.Join(near, " or "))
+		}
+		return "; --list shows them"
+	}
+	return ""
+}
+
 // flag is the flag that a field of the config comes from.
 func (s *suite) flag(field string) string {
 	switch {
@@ -143,8 +179,8 @@ func (s *suite) flag(field string) string {
 	return or(flagOf[field], field)
 }
 
-// readyLine is what is used of a sandbox's ready line.
-type readyLine struct {
+// readyDoc is what is used of a sandbox's ready line.
+type readyDoc struct {
 	Audience string              `json:"audience"`
 	Brands   []readyBrand        `json:"brands"`
 	Login    conformance.Login   `json:"login"`
@@ -158,7 +194,7 @@ type readyBrand struct {
 }
 
 // config puts together what the flags and the ready line say; the flags win.
-func (s *suite) config() (conformance.Config, error) {
+func (s *suite) config(ctx context.Context) (conformance.Config, error) {
 	cfg := conformance.Config{
 		Cards: s.cards, Audience: s.audience, Closes: s.closes, Slow: s.slow, Only: s.only,
 		Timeout: s.timeout, Development: s.development, Now: s.now,
@@ -198,8 +234,11 @@ func (s *suite) config() (conformance.Config, error) {
 			}
 		}
 	}
+	if n, l := len(s.urls), len(s.listen); n > l {
+		return cfg, usagef("--issuer-url is given %d times and --issuer-listen %d times: an origin needs the address here that it leads to", n, l)
+	}
 	if s.ready != "" {
-		if err := s.readReady(&cfg); err != nil {
+		if err := s.readReady(ctx, &cfg); err != nil {
 			return cfg, err
 		}
 	}
@@ -251,33 +290,50 @@ func (s *suite) readSmall(file string) ([]byte, error) {
 	return text, err
 }
 
-// readReady fills in what the flags left out. The Identity checks run with the first
-// brand that asks for no permission, so it is that one's word which ends a
-// conversation.
-func (s *suite) readReady(cfg *conformance.Config) error {
-	text, err := s.readSmall(s.ready)
-	if err != nil {
-		return fmt.Errorf("--ready: %w", err)
+// readyLine is the ready line. A sandbox that just starts has not written all of it,
+// so a file is waited for.
+func (s *suite) readyLine(ctx context.Context) (string, error) {
+	ends := time.Now().Add(s.readyWait)
+	for {
+		text, err := s.readSmall(s.ready)
+		line, _, whole := strings.Cut(string(text), "\n")
+		line = strings.TrimSpace(line)
+		waits := s.ready != "-" && (errors.Is(err, fs.ErrNotExist) || err == nil && !whole && !jsontext.Value(line).IsValid())
+		if !waits || !time.Now().Before(ends) {
+			switch {
+			case errors.Is(err, fs.ErrNotExist):
+				return "", usagef("--ready: %v", err)
+			case err != nil:
+				return "", fmt.Errorf("--ready: %w", err)
+			case line == "" && s.ready != "-":
+				return "", fmt.Errorf("--ready: %s is empty: is the sandbox running?", s.ready)
+			}
+			return line, nil
+		}
+		select {
+		case <-ctx.Done():
+			return "", ctx.Err()
+		case <-time.After(50 * time.Millisecond):
+		}
 	}
-	line, _, _ := strings.Cut(strings.TrimSpace(string(text)), "\n")
-	var ready readyLine
+}
+
+// readReady fills in what the flags left out: all cards, of which the suite takes what
+// it needs, and what is said to each brand.
+func (s *suite) readReady(ctx context.Context, cfg *conformance.Config) error {
+	line, err := s.readyLine(ctx)
+	if err != nil {
+		return err
+	}
+	var ready readyDoc
 	if err := json.Unmarshal([]byte(line), &ready); err != nil || len(ready.Brands) == 0 {
 		return errors.New("--ready: this is not the ready line of pactctl sandbox -o json")
 	}
 	var cards []string
-	for _, delegated := range []bool{true, false} { // one of each
-		i := slices.IndexFunc(ready.Brands, func(b readyBrand) bool { return (len(b.Asks) > 0) == delegated })
-		if i < 0 {
-			continue
-		}
-		b := ready.Brands[i]
+	cfg.Brands = map[string]conformance.Brand{}
+	for _, b := range ready.Brands {
 		cards = append(cards, b.Card)
-		if len(cfg.Asks) == 0 {
-			cfg.Asks = b.Asks
-		}
-		if s.closes == "" && b.Closes != "" {
-			cfg.Closes = b.Closes
-		}
+		cfg.Brands[b.Card] = conformance.Brand{Asks: b.Asks, Closes: b.Closes}
 	}
 	if len(cfg.Cards) == 0 {
 		cfg.Cards = cards
@@ -319,6 +375,13 @@ type tally struct {
 	passed, notRun int
 	failed         []string // ids
 	why            string   // the first reason why a check was not run
+	reasons        []lack   // all of them
+}
+
+// lack is why so many checks were not run.
+type lack struct {
+	why    string
+	checks int
 }
 
 func tallyOf(results []conformance.Result) tally {
@@ -332,6 +395,11 @@ func tallyOf(results []conformance.Result) tally {
 		case conformance.NotRun:
 			t.notRun++
 			t.why = or(t.why, r.Detail)
+			i := slices.IndexFunc(t.reasons, func(known lack) bool { return known.why == r.Detail })
+			if i < 0 {
+				i, t.reasons = len(t.reasons), append(t.reasons, lack{why: r.Detail})
+			}
+			t.reasons[i].checks++
 		}
 	}
 	return t
@@ -400,6 +468,10 @@ func (l *resultPrinter) heading(section string) bool {
 func (l *resultPrinter) summary(t tally, took time.Duration) {
 	l.p.line("")
 	l.p.line("%d passed, %d failed, %d not run, in %v", t.passed, len(t.failed), t.notRun, took.Round(100*time.Millisecond))
+	const named = 3
+	for _, r := range slices.SortedStableFunc(slices.Values(t.reasons), func(a, b lack) int { return b.checks - a.checks })[:min(named, len(t.reasons))] {
+		l.p.hanging(fmt.Sprintf("%4d not run: ", r.checks), r.why)
+	}
 }
 
 // junitOf renders results as JUnit: a suite for each section.
@@ -449,6 +521,16 @@ func inSeconds(d time.Duration) string { return fmt.Sprintf("%.3f", d.Seconds())
 // printList tells what there is to check.
 func (s *suite) printList() error {
 	checks := conformance.Checks()
+	if len(s.only) > 0 {
+		for _, name := range s.only {
+			if !slices.ContainsFunc(checks, func(c conformance.Check) bool { return name == c.ID || name == c.Section }) {
+				return s.usage(&conformance.ConfigError{Field: "Only", Reason: fmt.Sprintf("there is no check or section %q", name)})
+			}
+		}
+		checks = slices.DeleteFunc(checks, func(c conformance.Check) bool {
+			return !slices.Contains(s.only, c.ID) && !slices.Contains(s.only, c.Section)
+		})
+	}
 	return s.print(checks, func(p *printer) {
 		l := &resultPrinter{p: p}
 		for _, c := range checks {

@@ -108,7 +108,7 @@ func TestConformanceFails(t *testing.T) {
 	t.Parallel()
 	ready := startBusiness(t, "lax-kid", "card-name=\u202eeman")
 	file := filepath.Join(t.TempDir(), "results.xml")
-	code, out, errs := conform(t, "", "--ready", ready, "--only", "auth-kid", "--only", "auth-type", "--only", "card", "-o", "json", "--junit", file)
+	code, out, errs := conform(t, "", "--ready", ready, "--only", "auth-kid", "--only", "auth-audience", "--only", "card", "-o", "json", "--junit", file)
 	if code != exitFailed || errs != "pactctl: 1 check failed: auth-kid\n" {
 		t.Errorf("exit code %d: %s", code, errs)
 	}
@@ -162,7 +162,7 @@ func TestConformanceSources(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var ready readyLine
+	var ready readyDoc
 	if err := json.Unmarshal(line, &ready); err != nil {
 		t.Fatal(err)
 	}
@@ -209,36 +209,107 @@ func TestConformanceNobody(t *testing.T) {
 func TestConformanceUsage(t *testing.T) {
 	card := "--card http://127.0.0.1:9/card --audience a "
 	for line, why := range map[string]string{
-		"":                                                    "--card is required",
-		"--card http://127.0.0.1:9/card":                      "--audience: it is missing",
-		"--card brand.example --audience a":                   `--card: "brand.example" is not the URL of a card`,
-		card + "--card http://b --card http:/":                "--card: 3 given",
-		card + "--only nothing":                               `--only: there is no check or section "nothing"`,
-		card + "--timeout 0s":                                 "--timeout: 0s is not positive",
-		card + "--issuer-url https://a.test/":                 `--issuer-url: "https://a.test/" is not an origin`,
-		card + "--issuer-listen 8080":                         "--issuer-listen: ",
-		card + "--issuer-listen :0":                           "--issuer-url: it is missing",
-		card + "--ask x":                                      `--ask "x" is not SCOPE=TEXT`,
-		card + "--email a@b.test":                             "--email needs --password-file",
-		card + "--password x":                                 "a password needs --email",
-		card + "--password x --password-file y --email a":     "--password and --password-file cannot both be given",
-		"--ready - --password-file - --email a":               "only one of",
-		card + "--issuer-url a --issuer-url b --issuer-url c": "--issuer-url is given 3 times",
-		card + "extra":                                        `unknown command "extra"`,
+		"":                                     "--card is required",
+		"--card http://127.0.0.1:9/card":       "--audience: it is missing",
+		"--card brand.example --audience a":    `--card: "brand.example" is not the URL of a card`,
+		card + "--card http://b --card http:/": `--card: "http:/" is not the URL`,
+		card + "--only nothing":                `--only: there is no check or section "nothing"; --list shows them`,
+		card + "--only auth-kit":               `"auth-kit"; did you mean auth-kid?`,
+		"--list --only auth-kit":               `"auth-kit"; did you mean auth-kid?`,
+		"--ready nowhere":                      "--ready: open nowhere: no such file",
+		card + "--timeout 0s":                  "--timeout: 0s is not positive",
+		card + "--issuer-listen :9 --issuer-url https://a.test/": `--issuer-url: "https://a.test/" is not an origin`,
+		card + "--issuer-url https://a.test":                     "--issuer-url is given 1 times and --issuer-listen 0 times",
+		card + "--issuer-listen 8080":                            "--issuer-listen: ",
+		card + "--issuer-listen :0":                              "--issuer-url: it is missing",
+		card + "--ask x":                                         `--ask "x" is not SCOPE=TEXT`,
+		card + "--email a@b.test":                                "--email needs --password-file",
+		card + "--password x":                                    "a password needs --email",
+		card + "--password x --password-file y --email a":        "--password and --password-file cannot both be given",
+		"--ready - --password-file - --email a":                  "only one of",
+		card + "--issuer-url a --issuer-url b --issuer-url c":    "--issuer-url is given 3 times",
+		card + "extra":                                           `unknown command "extra"`,
 	} {
 		if code, _, errs := conform(t, "", strings.Fields(line)...); code != exitUsage || !strings.Contains(errs, why) {
 			t.Errorf("%s: exit code %d: %s; want %s", line, code, errs, why)
 		}
 	}
 	for line, why := range map[string]string{
-		"--ready nowhere":                    "no such file",
-		"--ready -":                          "--ready: this is not the ready line",
-		card + "--email a --password-file -": "there is no password in it",
+		"--ready -":                                      "--ready: this is not the ready line",
+		card + "--email a --password-file -":             "there is no password in it",
 		card + "--junit " + t.TempDir() + "/no/file.xml": "--junit: ",
 	} {
 		if code, _, errs := conform(t, "\n", strings.Fields(line)...); code != exitFailed || !strings.Contains(errs, why) {
 			t.Errorf("%s: exit code %d: %s; want %s", line, code, errs, why)
 		}
+	}
+}
+
+// A sandbox that just starts has its ready line a little later. One that is not there
+// leaves the file empty.
+func TestConformanceWaits(t *testing.T) {
+	t.Parallel()
+	line, err := os.ReadFile(startBusiness(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "ready")
+	written := make(chan error, 1)
+	a, out, errs := testApp("", false)
+	a.now = time.Now
+	s := &suite{app: a, ready: file, readyWait: time.Minute}
+	go func() { // first nothing, then a part, then all of it
+		err := os.WriteFile(file, line[:len(line)/2], 0o600)
+		if err == nil {
+			err = os.WriteFile(file, append(line, '\n'), 0o600)
+		}
+		written <- err
+	}()
+	got, err := s.readyLine(t.Context())
+	if err != nil || got != string(line) || <-written != nil {
+		t.Errorf("%v: %s\n%s%s", err, got, out, errs)
+	}
+	empty := filepath.Join(t.TempDir(), "ready")
+	if err := os.WriteFile(empty, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.ready, s.readyWait = empty, 0
+	if _, err := s.readyLine(t.Context()); err == nil || !strings.Contains(err.Error(), "is empty: is the sandbox running?") {
+		t.Errorf("%v", err)
+	}
+}
+
+// A brand has delegation because its card says so, not because there is a message that
+// needs it; what could not be checked is told at the end.
+func TestConformanceNoAsks(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile(startBusiness(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ready map[string]any
+	if err := json.Unmarshal(text, &ready); err != nil {
+		t.Fatal(err)
+	}
+	for _, b := range ready["brands"].([]any) {
+		delete(b.(map[string]any), "asks")
+	}
+	line, err := json.Marshal(ready)
+	if err != nil {
+		t.Fatal(err)
+	}
+	code, out, errs := conform(t, string(line), "--ready", "-", "--only", "token-response", "--only", "route-tasks", "--only", "message-closed")
+	if code != 0 || !strings.Contains(out, "3 passed, 0 failed, 0 not run") {
+		t.Errorf("exit code %d: %s\n%s", code, errs, out)
+	}
+	code, out, errs = conform(t, string(text), "--ready", "-", "--only", "card-served", "--only", "stepup-task", "--ask", "no:such=Hello")
+	if code != exitUsage || !strings.Contains(errs, `--ask: no card has the scope "no:such"`) {
+		t.Errorf("exit code %d: %s\n%s", code, errs, out)
+	}
+	// One message of one's own leaves those of the ready line.
+	code, out, errs = conform(t, string(text), "--ready", "-", "--only", "stepup-missing", "--ask", "flights:cancel=Please cancel my next flight")
+	if code != 0 || !strings.Contains(out, "1 passed") {
+		t.Errorf("exit code %d: %s\n%s", code, errs, out)
 	}
 }
 
@@ -252,6 +323,9 @@ func TestConformanceList(t *testing.T) {
 		if !strings.Contains(out, "\n  "+c.ID+" ") {
 			t.Errorf("%s is not listed", c.ID)
 		}
+	}
+	if code, out, errs = conform(t, "", "--list", "--only", "auth-kid"); code != 0 || !strings.Contains(out, "auth-kid") || strings.Contains(out, "card-served") {
+		t.Errorf("exit code %d: %s\n%s", code, errs, out)
 	}
 	code, out, errs = conform(t, "", "--list", "-o", "json")
 	var checks []conformance.Check

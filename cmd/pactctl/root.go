@@ -14,6 +14,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/pactsigner/pactsigner/internal/build"
+	"github.com/pactsigner/pactsigner/sandbox"
 )
 
 // version is what `pactctl version` prints and signers see.
@@ -225,6 +226,13 @@ func (a *app) run(ctx context.Context, args []string) int {
 		}
 	}
 	code := exitCode(ctx, err)
+	var file *sandbox.FileError
+	if errors.As(err, &file) { // what is to be mended is not the command line
+		for _, mistake := range file.Mistakes {
+			fmt.Fprintf(a.stderr, "pactctl: %s\n", withoutSecrets(oneLine(mistake), args))
+		}
+		return code
+	}
 	hint := ""
 	if code == exitUsage {
 		hint = fmt.Sprintf(" (see %s --help)", cmd.CommandPath())

@@ -3,10 +3,12 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/url"
+	"syscall"
 
 	"github.com/go-json-experiment/json"
 	"github.com/spf13/cobra"
@@ -16,7 +18,7 @@ import (
 
 // Where a sandbox is found that was told nothing: beside the signer's ports.
 const (
-	sandboxListen      = "127.0.0.1:8791"
+	sandboxListen      = sandbox.DefaultListen
 	sandboxBrandListen = "127.0.0.1:8792"
 )
 
@@ -57,13 +59,14 @@ the sandbox's faults while it runs.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&config, "config", "", "`FILE` of the brands, users and issuers, in YAML or JSON")
-	f.BoolVar(&check, "check", false, "check the file of --config, and run nothing")
+	f.BoolVar(&check, "check", false, "check the file of --config and the flags, and run nothing")
 	f.StringVar(&said.Listen, "listen", "", "`HOST:PORT` of the provider; port 0 picks a free one (default where --public-url is, if on this machine, or "+sandboxListen+")")
 	f.StringVar(&said.BrandListen, "brand-listen", "", "`HOST:PORT` of the airline's own domain (default "+sandboxBrandListen+"; with --listen, a free port of the same host)")
 	f.StringVar(&said.PublicURL, "public-url", "", "`ORIGIN` under which others reach the provider (default http:// and its address)")
 	f.StringVar(&said.BrandURL, "brand-url", "", "`ORIGIN` of the airline's own domain (default http:// and its address)")
 	f.StringVar(&said.Audience, "audience", "", "`AUDIENCE` that callers' tokens must have (default the provider's origin and /a2a)")
 	f.StringVar(&said.State, "state", "", "keep the state in `FILE`, an SQLite database")
+	f.StringVar(&said.OwnerListen, "owner-listen", "", "`HOST:PORT`, on loopback, of the owner's page (default the provider's, if --public-url is http on loopback, else a free port)")
 	f.StringVar(&ownerFile, "owner-password-file", "", "`FILE` with the password of the owner's page (default drawn at random)")
 	f.StringArrayVar(&specs, "fault", nil, "`NAME[=ARG]` of a fault, as pactctl sandbox faults lists them; can be repeated")
 	f.BoolVar(&said.FaultHeader, "fault-header", false, "let a request name its own faults: "+sandbox.FaultHeader+": NAME[=ARG]")
@@ -77,8 +80,12 @@ the sandbox's faults while it runs.`,
 		cfg := sandbox.Config{Log: log}
 		switch {
 		case config != "":
+			load := sandbox.LoadConfig
+			if check {
+				load = sandbox.CheckConfig
+			}
 			var err error
-			if cfg, err = sandbox.LoadConfig(config, log); err != nil {
+			if cfg, err = load(config, log); err != nil {
 				return usagef("--config: %w", err)
 			}
 		case check:
@@ -97,8 +104,10 @@ the sandbox's faults while it runs.`,
 			cfg.Faults = nil
 		}
 		if check {
-			_, err := fmt.Fprintf(a.stdout, "%s is sound.\n", config)
-			return err
+			if err := checkSandbox(cfg, specs); err != nil {
+				return err
+			}
+			return a.print(object{{"file", config}, {"sound", true}}, func(p *printer) { p.line("%s is sound.", config) })
 		}
 		return runSandbox(cmd.Context(), a, cfg, specs, controlFile)
 	}
@@ -112,6 +121,7 @@ func overrideSandbox(cfg *sandbox.Config, said sandbox.Config, changed func(flag
 		"listen": {&cfg.Listen, &said.Listen}, "brand-listen": {&cfg.BrandListen, &said.BrandListen},
 		"public-url": {&cfg.PublicURL, &said.PublicURL}, "brand-url": {&cfg.BrandURL, &said.BrandURL},
 		"audience": {&cfg.Audience, &said.Audience}, "state": {&cfg.State, &said.State},
+		"owner-listen": {&cfg.OwnerListen, &said.OwnerListen},
 	} {
 		if changed(flag) {
 			*value[0] = *value[1]
@@ -164,9 +174,51 @@ func everywhere(address string) bool {
 	return host == "" || ip != nil && ip.IsUnspecified()
 }
 
+// checkSandbox makes a sandbox of what file and flags say, but on ports of its own and
+// without the state, and serves nothing.
+func checkSandbox(cfg sandbox.Config, specs []string) error {
+	if cfg.State != "" {
+		if err := sandbox.CheckState(cfg.State); err != nil {
+			return usagef("--state: %w", err)
+		}
+	}
+	cfg.PublicURL = cmp.Or(cfg.PublicURL, originAt(cfg.Listen))
+	if !cfg.OneOrigin {
+		cfg.BrandURL = cmp.Or(cfg.BrandURL, originAt(cfg.BrandListen))
+	}
+	if host, _, err := net.SplitHostPort(cfg.OwnerListen); err == nil {
+		cfg.OwnerListen = net.JoinHostPort(host, "0")
+	}
+	cfg.Listen, cfg.BrandListen, cfg.State = "", "", ""
+	cfg.PasswordMemory = 64 // KiB: nobody signs in
+	s, err := sandbox.New(cfg)
+	if err != nil {
+		return usagef("%w", err)
+	}
+	defer func() { _ = s.Close() }() // it has served nothing
+	if len(specs) > 0 {
+		err = s.SetFaults(specs...)
+	}
+	if err != nil {
+		return usagef("--fault: %w", err)
+	}
+	return nil
+}
+
+// originAt is the origin of who listens at an address; "" if the port is a free one.
+func originAt(address string) string {
+	if _, port, err := net.SplitHostPort(address); err != nil || port == "0" {
+		return ""
+	}
+	return "http://" + address
+}
+
 // runSandbox serves until ctx ends, which is no failure.
 func runSandbox(ctx context.Context, a *app, cfg sandbox.Config, specs []string, controlFile string) error {
 	s, err := sandbox.New(cfg)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return fmt.Errorf("%w: end what listens there, or say another with --listen or --brand-listen, or in the file", err)
+	}
 	if err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -109,26 +110,95 @@ func TestSandboxOfAFile(t *testing.T) {
 	}
 }
 
+// The owner's page is told where it is: beside a Provider of this machine, else apart,
+// where the flag says before the file.
+func TestSandboxOwnerListens(t *testing.T) {
+	file := sandboxFile(t, kestrel+"publicUrl: https://provider.example\nownerListen: '[::1]:0'\n")
+	for _, tc := range []struct{ args, url string }{
+		{"--config " + sandboxFile(t, kestrel), "/owner"},
+		{"--config " + file, "http://[::1]:"},
+		{"--config " + file + " --owner-listen 127.0.0.1:0", "http://127.0.0.1:"},
+		{"--listen 127.0.0.1:0 --public-url https://provider.example", "http://127.0.0.1:"},
+	} {
+		r := startSandbox(t, strings.Fields(tc.args)...)
+		if tc.url == "/owner" {
+			tc.url = r.Provider + tc.url
+		}
+		if !strings.HasPrefix(r.Owner.URL, tc.url) || !strings.HasSuffix(r.Owner.URL, "/owner") {
+			t.Errorf("%s: %s", tc.args, r.Owner)
+		}
+		resp, err := http.Get(r.Owner.URL + "/login")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		if resp.StatusCode != http.StatusOK {
+			t.Errorf("%s: status %d", tc.args, resp.StatusCode)
+		}
+	}
+	a, stdout, stderr := testApp("", false)
+	if code := a.run(t.Context(), []string{"sandbox", "--listen", "127.0.0.1:0", "--owner-listen", ":8793"}); code == 0 || stdout.Len() > 0 ||
+		!strings.Contains(stderr.String(), `OwnerListen: ":8793": write HOST:PORT with a loopback address`) {
+		t.Errorf("exit code %d: %s", code, stderr)
+	}
+}
+
 func TestSandboxFileCheck(t *testing.T) {
 	file := sandboxFile(t, kestrel)
 	a, stdout, stderr := testApp("", false)
 	if code := a.run(t.Context(), []string{"sandbox", "--config", file, "--check"}); code != 0 || stdout.String() != file+" is sound.\n" {
 		t.Errorf("exit code %d: %s%s", code, stdout, stderr)
 	}
+	a, stdout, stderr = testApp("", false)
+	if code := a.run(t.Context(), []string{"sandbox", "-o", "json", "--config", file, "--check"}); code != 0 || !strings.Contains(stdout.String(), `"sound": true`) {
+		t.Errorf("exit code %d: %s%s", code, stdout, stderr)
+	}
 	bad := sandboxFile(t, "brands:\n  - {id: kestrel, name: K, descrption: Repairs bicycles.}\n")
 	for args, why := range map[string]string{
-		"--check":                                    "name it with --config",
-		"--config " + bad:                            "sandbox.yaml:2: brands[0].descrption: there is no such key; did you mean description?",
-		"--config " + bad + " --check":               "sandbox.yaml:2: ",
-		"--config nowhere.yaml":                      "--config: sandbox: configuration file: open nowhere.yaml",
-		"--owner-password-file nowhere":              "--owner-password-file: ",
-		"--config " + sandboxFile(t, "listen: ':0'"): "--public-url",
+		"--check":                      "name it with --config",
+		"--config " + bad:              "sandbox.yaml:2: brands[0].descrption: there is no such key; did you mean description?",
+		"--config " + bad + " --check": "sandbox.yaml:2: ",
+		"--config " + sandboxFile(t, "state: nowhere/state.db") + " --check":                      "sandbox.yaml:1: state: ",
+		"--config " + sandboxFile(t, "audience: http://127.0.0.1:8791/a2a/"+sandbox.MarrowID):     "sandbox.yaml:1: audience: it is the interface URL",
+		"--check --fault slwo --config " + file:                                                   `--fault: sandbox: fault "slwo": there is no such fault; did you mean slow?`,
+		"--check --state nowhere/state.db --config " + file:                                       "--state: ",
+		"--check --owner-listen 0.0.0.0:8793 --config " + file:                                    "OwnerListen",
+		"--check --public-url http://127.0.0.1:1/ --config " + file:                               "PublicURL",
+		"--check --listen 127.0.0.1:4 --audience http://127.0.0.1:4/a2a/kestrel --config " + file: "Audience must not be an interface URL",
+		"--config nowhere.yaml":                                                       "--config: sandbox: configuration file: open nowhere.yaml",
+		"--owner-password-file nowhere":                                               "--owner-password-file: ",
+		"--config " + sandboxFile(t, "listen: ':0'"):                                  "--public-url",
 		"--config " + sandboxFile(t, "listen: 127.0.0.1:0\nbrandListen: '0.0.0.0:0'"): "--brand-url",
 	} {
 		a, stdout, stderr := testApp("", false)
 		if code := a.run(t.Context(), append([]string{"sandbox"}, strings.Fields(args)...)); code != exitUsage || !strings.Contains(stderr.String(), why) || stdout.Len() > 0 {
 			t.Errorf("%s: exit code %d: %s", args, code, stderr)
 		}
+	}
+}
+
+// A file's mistakes come one on a line, and the end points to no flag.
+func TestSandboxFileMistakesByLine(t *testing.T) {
+	file := sandboxFile(t, "audience: ''\nbrand: []\n")
+	a, _, stderr := testApp("", false)
+	code := a.run(t.Context(), []string{"sandbox", "--config", file})
+	want := "pactctl: " + file + ":1: audience: it is empty: give it a text, or leave it out\n" +
+		"pactctl: " + file + ":2: brand: there is no such key; did you mean brands?\n"
+	if code != exitUsage || stderr.String() != want {
+		t.Errorf("exit code %d: %s", code, stderr)
+	}
+}
+
+func TestSandboxAddressInUse(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	a, _, stderr := testApp("", false)
+	code := a.run(t.Context(), []string{"sandbox", "--listen", taken.Addr().String()})
+	if code != exitFailed || !strings.Contains(stderr.String(), "end what listens there, or say another with --listen") {
+		t.Errorf("exit code %d: %s", code, stderr)
 	}
 }
 

@@ -8,6 +8,10 @@
 // [Person.Allow], [Person.AllowAll] and [Person.Deny] go from the link to the end;
 // [Person.Open], [Person.LogIn], [Person.SignIn], [Page.Post] and [Page.Answer] go
 // step by step.
+//
+// Pages lead whoever follows them anywhere, so each link, redirect and form is held
+// to [RefuseURL], and none of the internet leads to this machine or a private network.
+// A password is posted to the origin of the page that asks for it, and nowhere else.
 package person
 
 import (
@@ -29,8 +33,12 @@ type Person struct {
 	// hold it (RFC 8628 section 3.3).
 	UserCode string
 	// Client carries the requests; one with a timeout of 15 s if nil. Its redirects
-	// are not followed but walked. Pages that need cookies need its Jar.
+	// are not followed but walked. Pages that need cookies need its Jar. What names
+	// resolve to is for its Transport to mind.
 	Client *http.Client
+	// Development admits pages on this machine, also by http, and in private
+	// networks, wherever the link leads from. It is implied by a link to this machine.
+	Development bool
 }
 
 // Consent is what a person saw and did on a consent page.
@@ -46,6 +54,10 @@ type Consent struct {
 // ErrPage: a page was not what a person could go on with, for example because the
 // password was wrong, or the link used up.
 var ErrPage = errors.New("person: cannot go on")
+
+// ErrLogin is an ErrPage: after the login comes the login again, mostly because the
+// password is wrong.
+var ErrLogin = fmt.Errorf("%w: not signed in", ErrPage)
 
 // Allow signs in behind the link, ticks exactly the scopes given, unticks all
 // others and presses Allow. A scope that the page does not have is an error, and
@@ -122,7 +134,7 @@ func (p Person) SignIn(ctx context.Context, link string) (*Page, error) {
 		case len(page.Boxes) > 0:
 			return page, nil
 		case page.password != "":
-			return nil, fmt.Errorf("%w: not signed in: %s", ErrPage, page)
+			return nil, fmt.Errorf("%w: %s", ErrLogin, page)
 		case p.UserCode != "" && len(page.typed) == 1:
 			values.Set(page.typed[0], p.UserCode)
 		case !page.onward:
@@ -143,12 +155,21 @@ const (
 	maxRedirects = 5
 )
 
-// Open gets the page behind an address, through redirects.
+// Open gets the page behind an address, through redirects. Errors wrap [ErrPage] if
+// it, or one that it leads to, may not be opened.
 func (p Person) Open(ctx context.Context, address string) (*Page, error) {
-	return p.open(ctx, http.MethodGet, address, nil)
+	if u, err := url.Parse(address); err == nil && Loopback(u.Hostname()) {
+		p.Development = true
+	}
+	if reason := p.refuse(nil, address); reason != "" {
+		return nil, fmt.Errorf("%w: the link %s", ErrPage, reason)
+	}
+	return p.open(ctx, http.MethodGet, address, nil, nil)
 }
 
-func (p Person) open(ctx context.Context, method, address string, form url.Values) (*Page, error) {
+// open requests an address that is not refused, and goes through redirects. The form
+// goes on to no other origin than home, if that is not nil.
+func (p Person) open(ctx context.Context, method, address string, form url.Values, home *url.URL) (*Page, error) {
 	client := http.Client{Timeout: timeout}
 	if p.Client != nil {
 		client = *p.Client
@@ -186,9 +207,15 @@ func (p Person) open(ctx context.Context, method, address string, form url.Value
 			return page, nil
 		}
 		address = next.String()
+		if reason := p.refuse(req.URL, address); reason != "" {
+			return nil, fmt.Errorf("%w: %s redirects to a URL that %s", ErrPage, req.URL.Host, reason)
+		}
 		// A browser goes on with GET after 303, and after 301 and 302 to a POST.
 		if resp.StatusCode != http.StatusTemporaryRedirect && resp.StatusCode != http.StatusPermanentRedirect {
-			method, form = http.MethodGet, nil
+			method, form, home = http.MethodGet, nil, nil
+		}
+		if home != nil && origin(next) != origin(home) {
+			return nil, fmt.Errorf("%w: %s redirects the password to another origin than the page that asks for it (%d)", ErrPage, req.URL.Host, resp.StatusCode)
 		}
 	}
 	return nil, fmt.Errorf("%w: too many redirects", ErrPage)

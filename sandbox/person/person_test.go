@@ -7,6 +7,7 @@ import (
 	"net/http/cookiejar"
 	"net/http/httptest"
 	"net/url"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -174,14 +175,14 @@ func TestNothingToGoOnWith(t *testing.T) {
 		"never ends":      {"POST /consent", `<h1>Next</h1><form method=post action=/consent></form>`, "no consent form within 5 pages of the login"},
 		"redirect loop":   {"GET /login", "302 /login", "too many redirects"},
 		"no decision":     {"POST /answer", `<h1>What?</h1>`, `no decision on the last page: "What?" (200)`},
-		"other scheme":    {"GET /login", "302 javascript:alert(1)", "unsupported protocol scheme"},
+		"other scheme":    {"GET /login", "302 javascript:alert(1)", "redirects to a URL that is not absolute"},
 		"empty page":      {"POST /login", "", `no consent form: a page without a heading (200)`},
 		"bad action":      {"GET /login", `<form action="http://%zz"><input type=password name=p></form>`, "the form goes nowhere"},
 	} {
 		b := newBusiness(t)
 		b.pages[c.page] = c.with
 		_, err := robin.AllowAll(t.Context(), b.provider.URL+"/start")
-		if err == nil || !strings.Contains(err.Error(), c.says) || name != "other scheme" && !errors.Is(err, ErrPage) {
+		if err == nil || !strings.Contains(err.Error(), c.says) || !errors.Is(err, ErrPage) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if err != nil && (strings.Contains(err.Error(), "return_to") || strings.Contains(err.Error(), "correct horse")) {
@@ -191,6 +192,119 @@ func TestNothingToGoOnWith(t *testing.T) {
 	b := newBusiness(t)
 	if _, err := robin.Allow(t.Context(), b.provider.URL+"/start", "delete"); !errors.Is(err, ErrPage) || len(b.posted) != 2 {
 		t.Errorf("a box that is not there: %v, %q", err, b.posted)
+	}
+}
+
+// TestPasswordStaysHome: a password goes by POST to the origin of the page that asks for
+// it, whatever the pages want.
+func TestPasswordStaysHome(t *testing.T) {
+	var caught []string
+	thief := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_ = r.ParseForm()
+		caught = append(caught, r.Form.Encode())
+	}))
+	defer thief.Close()
+	form := `<form method=%s action="%s"><input name=email><input type=password name=password></form>`
+	for name, c := range map[string]struct{ page, with, says string }{
+		"307 to another origin":   {"POST /login", "307 " + thief.URL + "/", "redirects the password to another origin"},
+		"308 to another origin":   {"POST /login", "308 " + thief.URL + "/", "redirects the password to another origin"},
+		"action of another":       {"GET /login", fmt.Sprintf(form, "post", thief.URL), "the form sends the password to another origin"},
+		"get":                     {"GET /login", fmt.Sprintf(form, "get", "/login"), "the form would show the password in an address"},
+		"get of another":          {"GET /login", fmt.Sprintf(form, "get", thief.URL), "the form would show the password in an address"},
+		"in the clear":            {"GET /login", fmt.Sprintf(form, "post", "http://192.0.2.1/"), "the form goes to a URL that is http (that is for loopback in development)"},
+		"another scheme":          {"GET /login", fmt.Sprintf(form, "post", "javascript:x"), "the form goes to a URL that is not absolute"},
+		"redirected in the clear": {"GET /login", "302 http://192.0.2.1/", "redirects to a URL that is http"},
+	} {
+		b := newBusiness(t)
+		b.pages[c.page] = c.with
+		_, err := robin.AllowAll(t.Context(), b.provider.URL+"/start")
+		if !errors.Is(err, ErrPage) || !strings.Contains(err.Error(), c.says) || strings.Contains(err.Error(), "correct") {
+			t.Errorf("%s: %v; want %q", name, err, c.says)
+		}
+	}
+	if len(caught) > 0 {
+		t.Errorf("another origin got %q", caught)
+	}
+	b := newBusiness(t)
+	b.pages["POST /again"], b.pages["POST /login"] = b.pages["POST /login"], "307 /again"
+	if c, err := robin.AllowAll(t.Context(), b.provider.URL+"/start"); err != nil || !c.Approved {
+		t.Errorf("307 on the same origin: %+v, %v", c, err)
+	}
+}
+
+// answers plays servers anywhere.
+type answers map[string]string // by URL: the page; "302 URL" redirects
+
+func (a answers) RoundTrip(r *http.Request) (*http.Response, error) {
+	w := httptest.NewRecorder()
+	page, ok := a[r.URL.String()]
+	if code, to, redirect := strings.Cut(page, " "); redirect && code == "302" {
+		http.Redirect(w, r, to, http.StatusFound)
+	} else if !ok {
+		w.WriteHeader(http.StatusNotFound)
+	} else {
+		_, _ = w.WriteString(page)
+	}
+	return w.Result(), nil
+}
+
+// TestNoWayHome: no page of the internet leads to this machine or its network, except
+// in development.
+func TestNoWayHome(t *testing.T) {
+	for _, target := range []string{
+		"https://127.0.0.1:8443/", "https://localhost/", "https://air.localhost/", "https://[::1]/", "https://[::ffff:127.0.0.1]/",
+		"https://10.0.0.7/", "https://192.168.1.1/", "https://169.254.169.254/", "https://[fd00::1]/", "https://0.0.0.0/",
+	} {
+		for how, page := range map[string]string{"a redirect": "302 " + target, "a form": `<form method=post action="` + target + `"></form>`} {
+			p := Person{Client: &http.Client{Transport: answers{"https://login.example/": page, target: "<h1>In</h1>"}}}
+			follow := func() error {
+				at, err := p.Open(t.Context(), "https://login.example/")
+				if err == nil && at.Action != "" {
+					_, err = at.Post(t.Context(), at.Values)
+				}
+				return err
+			}
+			if err := follow(); !errors.Is(err, ErrPage) || !strings.Contains(err.Error(), "no page of the internet leads") {
+				t.Errorf("%s to %s: %v", how, target, err)
+			}
+			if p.Development = true; follow() != nil {
+				t.Errorf("%s to %s in development: %v", how, target, follow())
+			}
+		}
+	}
+	for _, link := range []string{"http://login.example/", "https://u:p@login.example/", "file:///etc/hosts", "login.example", ""} {
+		if _, err := (Person{}).Open(t.Context(), link); !errors.Is(err, ErrPage) {
+			t.Errorf("%q: %v", link, err)
+		}
+	}
+}
+
+// TestLongPage: a page costs what it is long, whatever is inside what.
+func TestLongPage(t *testing.T) {
+	at, err := url.Parse("https://login.example/login")
+	if err != nil {
+		t.Fatal(err)
+	}
+	filler := strings.Repeat("so much to say <i>here</i> ", 40<<10/27)
+	for name, page := range map[string]string{
+		"alerts": strings.Repeat("<div role=alert>", 400) + filler,
+		"labels": "<form>" + strings.Repeat("<label for=a>", 400) + filler + strings.Repeat("<input type=checkbox name=scope>", 1000),
+		"h1":     strings.Repeat("<h1><div>", 200) + filler,
+	} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		p, err := readPage(at, []byte(page))
+		runtime.ReadMemStats(&after)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if spent := after.TotalAlloc - before.TotalAlloc; spent > 8<<20 || len(p.Heading) > 2*maxText+2 {
+			t.Errorf("%s: a page of %d bytes takes %d; its heading has %d", name, len(page), spent, len(p.Heading))
+		}
+	}
+	p, err := readPage(at, []byte(`<h1>Sign in</h1><p role=alert></p><p role=alert>First.</p><p role=alert>Second.</p>`))
+	if err != nil || p.Heading != "Sign in: First." {
+		t.Errorf("%q, %v", p.Heading, err)
 	}
 }
 

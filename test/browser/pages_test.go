@@ -149,6 +149,11 @@ func (w *world) answerTwice(b *tab, decision string) {
 	w.open(b, w.ask(everything).Link)
 	eval[any](b, `void (document.querySelector("[name=session]").value = "`+session+`")`)
 	b.press(decision)
+	if decision == "Allow" {
+		b.reads("You allowed access with this page.")
+	} else {
+		b.reads("Nothing was allowed with this page.")
+	}
 }
 
 // tryPassword is a login that may fail.
