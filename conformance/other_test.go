@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/go-json-experiment/json"
@@ -215,9 +216,9 @@ func TestResultsHoldNoSecret(t *testing.T) {
 // TestRateLimited: a Provider that answers 429 now and then, and says for how long, is
 // waited for.
 func TestRateLimited(t *testing.T) {
-	n := 0
+	var n atomic.Int32
 	w := behind(t, func(r *http.Request, w *httptest.ResponseRecorder) {
-		if n++; n%20 == 0 && strings.Contains(r.URL.Path, "/a2a/") && r.Method == http.MethodPost && !strings.HasSuffix(r.URL.Path, "/consent") && !strings.HasSuffix(r.URL.Path, "/token") {
+		if n.Add(1)%20 == 0 && strings.Contains(r.URL.Path, "/a2a/") && r.Method == http.MethodPost && !strings.HasSuffix(r.URL.Path, "/consent") && !strings.HasSuffix(r.URL.Path, "/token") {
 			w.Code, w.Body = http.StatusTooManyRequests, &bytes.Buffer{}
 			w.Header().Set("Retry-After", "5")
 		}

@@ -48,7 +48,7 @@ func shell(t *testing.T, script, timeout string) (Brand, string, *logged) {
 	}
 	log := &logged{}
 	config := `{"brands": [{"id": "kestrel", "name": "K", "description": "K", "scopes": {"a": "A", "b": "B"},
-		"command": {"argv": ["./answer", "one two", "$HOME;x"], "timeout": "` + timeout + `"}}]}`
+		"command": {"argv": ["./answer", "one two", "", "$HOME;x"], "timeout": "` + timeout + `"}}]}`
 	c, err := parseConfig("sandbox.json", dir, []byte(config), slog.New(slog.NewTextHandler(log, nil)))
 	if err != nil {
 		t.Fatal(err)
@@ -96,7 +96,7 @@ echo '{"text": "yes", "scopesUsed": ["a"], "memory": [1]}'
 	if got := read("turn"); got != want {
 		t.Errorf("it got %s, want %s", got, want)
 	}
-	if got := read("arguments"); got != "one two\n$HOME;x\n" {
+	if got := read("arguments"); got != "one two\n\n$HOME;x\n" {
 		t.Errorf("arguments %q", got)
 	}
 	if real, err := filepath.EvalSymlinks(dir); err != nil || strings.TrimSpace(read("where")) != real {

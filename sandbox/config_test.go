@@ -294,6 +294,7 @@ func TestConfigFileMistakes(t *testing.T) {
 		{brand("replies:\n- {text: A, actions: [{tool: a, args: .inf}]}"), `:6: brands[0].replies[0].actions[0].args: it cannot be said in JSON, which has text for keys, and neither .nan nor .inf: write text in quotes`},
 		{brand("replies: [{text: A}]\ncommand: {argv: [cat]}"), `:6: brands[0].command: replies answers too`},
 		{brand("command: {argv: []}"), `:5: brands[0].command.argv: name the program`},
+		{brand(`command: {argv: ["", x]}`), `:5: brands[0].command.argv[0]: it is empty`},
 		{brand("command: {timeout: 5s}"), `:5: brands[0].command.argv: name the program`},
 		{brand("command: cat"), `:5: brands[0].command: write a mapping`},
 		{brand("command: {argv: [./no-such-program]}"), `:5: brands[0].command.argv[0]: there is no file "./no-such-program" in /`},

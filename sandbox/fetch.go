@@ -124,7 +124,7 @@ func (f *keyFetcher) keySet(ctx context.Context, rawURL string) ([]byte, error) 
 	switch {
 	case err == nil:
 		f.failed.Remove(rawURL)
-	case ctx.Err() == nil: // a caller that left says nothing about the issuer
+	default:
 		f.failed.Add(rawURL, failedFetch{f.now(), err})
 	}
 	return body, err

@@ -169,8 +169,8 @@ func (s *Sandbox) send(w http.ResponseWriter, r *http.Request, b *business, who 
 		refusal.write(w)
 		return
 	}
-	// A turn runs to its end also when the caller has gone: they will ask again
-	// with the same messageId.
+	// A turn runs to its end also when the caller has gone: they can ask
+	// again with the same messageId and contextId.
 	answer, err := s.turn(context.WithoutCancel(r.Context()), b, who, user, msg)
 	if errors.Is(err, errEnded) && !errors.Is(err, errStore) {
 		s.unauthorizedUser(w, r, b, who, err)

@@ -46,6 +46,10 @@ var (
 	numberLast = regexp.MustCompile(`(?:^|\.)(?:[0-9]+|0x[0-9a-f]*)$`)
 )
 
+// hostNames maps names as resolvers do (RFC 5891 section 5), and leaves hyphens where
+// they are: my--app.example is a name.
+var hostNames = idna.New(idna.MapForLookup(), idna.BidiRule(), idna.CheckHyphens(false))
+
 // maxHostName is the length of a name in DNS.
 const maxHostName = 253
 
@@ -60,7 +64,7 @@ func canonicalHost(host string) string {
 		}
 		return addr.String()
 	}
-	name, err := idna.Lookup.ToASCII(strings.TrimSuffix(host, "."))
+	name, err := hostNames.ToASCII(strings.TrimSuffix(host, "."))
 	if err != nil || len(name) > maxHostName || !hostName.MatchString(name) || numberLast.MatchString(name) {
 		return ""
 	}

@@ -14,7 +14,7 @@ func TestCanonicalOrigin(t *testing.T) {
 		"https://PA.Example": "https://pa.example", "HTTPS://pa.example": "https://pa.example", "https://pa.example.": "https://pa.example",
 		"https://pa.example:443": "https://pa.example", "https://pa.example:0443": "https://pa.example", "https://pa.example:08443": "https://pa.example:8443",
 		"https://pa.example:": "https://pa.example", "https://pa.example:0": "", "https://pa.example:65536": "", "https://pa.example:x": "",
-		"https://xn--bcher-kva.example": "https://xn--bcher-kva.example", "https://bücher.example": "https://xn--bcher-kva.example",
+		"https://xn--bcher-kva.example": "https://xn--bcher-kva.example", "https://my--app.example": "https://my--app.example", "https://xn--a.example": "", "https://bücher.example": "https://xn--bcher-kva.example",
 		"https://раураl.example": "https://xn--l-7sba6dbr.example", "https://pa\u202e.example": "", "https://ｐａ.example": "https://pa.example",
 		"https://<script>alert(1)</script>": "", "https://a_b.example": "", "https://-a.example": "", "https://a..example": "", "https://.": "",
 		"https://" + long + ".example": "https://" + long + ".example", "https://" + long + "a.example": "",

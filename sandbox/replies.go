@@ -196,7 +196,7 @@ func parseCommandReply(answer []byte) (Reply, error) {
 // fileCommand is a program that answers a brand's turns.
 type fileCommand struct {
 	At      place
-	Argv    []string      `yaml:"argv"`
+	Argv    arguments     `yaml:"argv"`
 	Timeout time.Duration `yaml:"timeout"`
 	Dir     string        `yaml:"dir"`
 }

@@ -132,8 +132,7 @@ func closeUnread(answer http.Header, r *http.Request) {
 	}
 }
 
-// serveProvider is the Provider's handler. The shape of a route comes first (404,
-// 405), then who calls (401), then the brand (404), then what they say.
+// serveProvider is the Provider's handler.
 func (s *Sandbox) serveProvider(w http.ResponseWriter, r *http.Request) {
 	closeUnread(w.Header(), r)
 	r, ok := s.withFaults(w, r)
@@ -171,7 +170,13 @@ func (s *Sandbox) serveProvider(w http.ResponseWriter, r *http.Request) {
 		}
 		return
 	}
-	segments := segmentsOf(path) // "", "a2a", brand id, …
+	s.serveBrand(w, r)
+}
+
+// serveBrand answers below /a2a/{brandId}/. The shape of a route comes first (404,
+// 405), then who calls (401), then the brand (404), then what they say.
+func (s *Sandbox) serveBrand(w http.ResponseWriter, r *http.Request) {
+	segments := segmentsOf(r.URL.EscapedPath()) // "", "a2a", brand id, …
 	if len(segments) < 4 || segments[1] != "a2a" || segments[2] == "" {
 		w.WriteHeader(http.StatusNotFound)
 		return
@@ -197,7 +202,7 @@ func (s *Sandbox) serveProvider(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		if err != nil {
-			s.log.Info("caller refused", "path", path, "reason", err)
+			s.log.Info("caller refused", "path", r.URL.EscapedPath(), "reason", err)
 			if !s.judgeEarly(w, r, route, b) {
 				s.unauthorized(r.Context(), w)
 			}

@@ -301,3 +301,21 @@ func distance(a, b string) int {
 	}
 	return row[len(b)]
 }
+
+// arguments are a program and what it is given, which can be empty texts.
+type arguments []string
+
+func (a *arguments) readFrom(p place) {
+	if p.node.Kind != yaml.SequenceNode {
+		p.fail("write a list")
+		return
+	}
+	for i, node := range p.node.Content {
+		if i > 0 && node.Kind == yaml.ScalarNode && node.ShortTag() == "!!str" && node.Value == "" {
+			*a = append(*a, "")
+			continue
+		}
+		text, _ := p.item(i).text()
+		*a = append(*a, text)
+	}
+}

@@ -81,7 +81,7 @@ the sandbox's faults while it runs.`,
 		switch {
 		case config != "":
 			load := sandbox.LoadConfig
-			if check {
+			if check && !f.Changed("state") {
 				load = sandbox.CheckConfig
 			}
 			var err error

@@ -153,6 +153,11 @@ func TestSandboxFileCheck(t *testing.T) {
 	if code := a.run(t.Context(), []string{"sandbox", "-o", "json", "--config", file, "--check"}); code != 0 || !strings.Contains(stdout.String(), `"sound": true`) {
 		t.Errorf("exit code %d: %s%s", code, stdout, stderr)
 	}
+	a, stdout, stderr = testApp("", false) // a flag goes before the file
+	elsewhere := filepath.Join(t.TempDir(), "state.db")
+	if code := a.run(t.Context(), []string{"sandbox", "--config", sandboxFile(t, "state: nowhere/state.db"), "--state", elsewhere, "--check"}); code != 0 {
+		t.Errorf("exit code %d: %s%s", code, stdout, stderr)
+	}
 	bad := sandboxFile(t, "brands:\n  - {id: kestrel, name: K, descrption: Repairs bicycles.}\n")
 	for args, why := range map[string]string{
 		"--check":                      "name it with --config",
