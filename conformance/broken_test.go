@@ -119,7 +119,7 @@ var broken = map[string][]string{
 	"refresh-rotates": {"refresh-keep"},
 	"refresh-reused":  {"refresh-reuse"},
 	"refresh-unknown": {"lax-refresh"},
-	"refresh-foreign": {"lax-refresh-party", "refresh-burn"},
+	"refresh-foreign": {"lax-refresh-party"},
 
 	"delegation-accepted":  {"delegation-401"},
 	"delegation-signature": {"lax-delegation", "delegation-challenge"},

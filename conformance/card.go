@@ -160,6 +160,31 @@ func (r *run) choose() {
 	}
 }
 
+// brand is what is said to a card's brand.
+func (r *run) brand(c *card) Brand {
+	if b, ok := r.cfg.Brands[c.url]; ok {
+		return b
+	}
+	var b Brand
+	var of, all []string // how the brands close whose scopes the card has, and all
+	scopes := c.scopeIDs()
+	for _, address := range slices.Sorted(maps.Keys(r.cfg.Brands)) {
+		other := r.cfg.Brands[address]
+		asks := slices.DeleteFunc(slices.Clone(other.Asks), func(a Ask) bool { return !slices.Contains(scopes, a.Scope) })
+		if b.Asks = append(b.Asks, asks...); len(asks) > 0 {
+			of = append(of, other.Closes)
+		}
+		all = append(all, other.Closes)
+	}
+	if len(of) == 0 {
+		of = all
+	}
+	if of = slices.Compact(of); len(of) == 1 {
+		b.Closes = of[0]
+	}
+	return b
+}
+
 // askable is a *ConfigError if a message was given for a scope that no card has.
 func (r *run) askable(ctx context.Context) error {
 	if len(r.cfg.Asks) == 0 {
@@ -168,6 +193,7 @@ func (r *run) askable(ctx context.Context) error {
 	if err := r.load(ctx); err != nil {
 		return fmt.Errorf("conformance: %w", err)
 	}
+	r.answered(true) // as far as the checks know: card-served tells
 	known := map[string]bool{}
 	for _, c := range slices.Concat(r.cards, r.leftOut) {
 		if c.err != nil {

@@ -25,7 +25,7 @@ import (
 
 // Config says whom to check and with what. Cards and Audience are required.
 type Config struct {
-	// Cards are the URLs of Agent Cards of the Provider, 1 to 20. The first that has
+	// Cards are the URLs of Agent Cards of the Provider, at least one. The first that has
 	// delegation is checked for Delegated, and the first that has none for Identity; a
 	// card that is alone is checked for both, or for Identity only. Of more than two
 	// the rest is left out.
@@ -42,7 +42,8 @@ type Config struct {
 	Asks   []Ask
 	Closes string
 	// Brands are the same for the brand of one card, by its URL. Of these, Asks and
-	// Closes win.
+	// Closes win. A card of another URL is told the Asks whose scope it has, and how
+	// those brands, or all of them, close, if that is one text.
 	Brands map[string]Brand
 
 	// Issuers are where the suite serves the issuers of its two agents.
@@ -236,15 +237,12 @@ func Run(ctx context.Context, cfg Config) ([]Result, error) {
 	return results, nil
 }
 
-const (
-	defaultTimeout = 10 * time.Second
-	maxCards       = 20
-)
+const defaultTimeout = 10 * time.Second
 
 // complete fills in what was left out and selects the checks.
 func (cfg *Config) complete() ([]check, error) {
-	if n := len(cfg.Cards); n < 1 || n > maxCards {
-		return nil, &ConfigError{"Cards", fmt.Sprintf("%d given: give the URLs of 1 to %d cards", n, maxCards)}
+	if len(cfg.Cards) == 0 {
+		return nil, &ConfigError{"Cards", "none is given: give the URL of at least one card"}
 	}
 	local := true
 	for _, card := range cfg.Cards {

@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -274,6 +275,33 @@ func TestNobodyThere(t *testing.T) {
 				t.Errorf("%d requests were made", n)
 			}
 		})
+	}
+}
+
+// So it does with many cards, and messages that are looked up in them first.
+func TestNobodyThereForMany(t *testing.T) {
+	srv := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }))
+	defer srv.Close()
+	cfg := Config{Audience: "a", Asks: testAsks, Only: []string{"card-served"}}
+	for range 21 {
+		cfg.Cards = append(cfg.Cards, srv.URL)
+	}
+	if results, err := Run(t.Context(), cfg); err != nil || results[0].Status != Failed {
+		t.Errorf("%v: %v", results, err)
+	}
+}
+
+// A card that no brand is known of by its URL is told what its scopes are asked by.
+func TestBrandOfAnotherURL(t *testing.T) {
+	one, two, alone := Ask{"a", "One"}, Ask{"b", "Two"}, Brand{Asks: []Ask{{"c", "Three"}}, Closes: "Enough"}
+	r := &run{cfg: Config{Brands: map[string]Brand{"1": {Asks: []Ask{one, two}, Closes: "Bye"}, "2": {Closes: "Enough"}, "3": alone}}}
+	for _, c := range []struct {
+		url, scope, want string
+	}{{"3", "a", "[{c Three}] Enough"}, {"4", "a", "[{a One}] Bye"}, {"4", "c", "[{c Three}] Enough"}, {"4", "d", "[] "}} {
+		b := r.brand(&card{url: c.url, scopes: []Scope{{ID: c.scope}}})
+		if got := fmt.Sprint(b.Asks, " ", b.Closes); got != c.want {
+			t.Errorf("%s with %s: %s; want %s", c.url, c.scope, got, c.want)
+		}
 	}
 }
 

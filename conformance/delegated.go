@@ -234,6 +234,9 @@ func (r *run) pageError(ctx context.Context, err error) error {
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
+	case errors.Is(err, person.ErrElsewhere): // as the protocol allows
+		r.pagesSilent = 0
+		return notRun("the suite does not sign in there: %v", err)
 	case err == nil || errors.Is(err, person.ErrPage):
 		r.pagesSilent = 0
 	default:

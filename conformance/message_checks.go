@@ -88,16 +88,20 @@ func checkMessageRepeat(ctx context.Context, r *run) error {
 	if err != nil {
 		return err
 	}
-	message := say{messageID: newUUID()}
+	// In a context that is there: sent again without one, what opened a context is the
+	// same message too.
+	contextID, err := r.open(ctx, c)
+	if err != nil {
+		return err
+	}
+	message := say{messageID: newUUID(), contextID: contextID}
 	a, err := r.chat(ctx, c, message)
 	if err != nil {
 		return err
 	}
-	m, err := a.reply()
-	if err != nil {
+	if _, err := a.reply(); err != nil {
 		return err
 	}
-	message.contextID = m.ContextID
 	again, err := r.chat(ctx, c, message)
 	if err != nil {
 		return err
@@ -468,7 +472,7 @@ func checkMessageClosed(ctx context.Context, r *run) error {
 	if err != nil {
 		return err
 	}
-	closes := cmp.Or(r.cfg.Closes, r.cfg.Brands[c.url].Closes)
+	closes := cmp.Or(r.cfg.Closes, r.brand(c).Closes)
 	if closes == "" {
 		return notRun("it needs a message that ends a conversation")
 	}

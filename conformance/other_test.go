@@ -2,9 +2,12 @@ package conformance
 
 import (
 	"bytes"
+	"encoding/base64"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -26,7 +29,10 @@ func behind(t *testing.T, rewrites ...rewrite) *world {
 	serve := func(inner func() http.Handler) *httptest.Server {
 		s := httptest.NewServer(http.HandlerFunc(func(out http.ResponseWriter, r *http.Request) {
 			came := httptest.NewRecorder()
+			body, _ := io.ReadAll(r.Body)
+			r.Body = io.NopCloser(bytes.NewReader(body))
 			inner().ServeHTTP(came, r)
+			r.Body = io.NopCloser(bytes.NewReader(body)) // the rewrites may read it again
 			for _, change := range rewrites {
 				change(r, came)
 			}
@@ -96,7 +102,14 @@ func TestOtherProviders(t *testing.T) {
 				}
 			},
 		}, nil, ""},
-		"the asks are the card's": {nil, func(c *Config) { c.Asks = nil }, ""},
+		"a query that is none is refused by who reads it": {[]rewrite{func(r *http.Request, w *httptest.ResponseRecorder) {
+			if strings.Contains(r.URL.RawQuery, "%zz") {
+				w.Code, w.Body = http.StatusBadRequest, bytes.NewBufferString("bad query")
+				w.Header().Set("Content-Type", "text/plain")
+			}
+		}}, nil, ""},
+		"what opened a context is known again without one": {[]rewrite{remembering()}, nil, ""},
+		"the asks are the card's":                          {nil, func(c *Config) { c.Asks = nil }, ""},
 		"no description draws a step-up": {[]rewrite{
 			func(_ *http.Request, w *httptest.ResponseRecorder) {
 				w.Body = bytes.NewBufferString(scopeTexts.ReplaceAllString(w.Body.String(), `"flights:$1":"Hello"`))
@@ -115,6 +128,64 @@ func TestOtherProviders(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// remembering answers a message without a contextId as the first time, if the same
+// user sent the same before.
+func remembering() rewrite {
+	var mu sync.Mutex
+	stored := map[string][]byte{}
+	return func(r *http.Request, w *httptest.ResponseRecorder) {
+		body, _ := io.ReadAll(r.Body)
+		parts := strings.Split(r.Header.Get("Authorization"), ".")
+		if !strings.HasSuffix(r.URL.Path, "/message:send") || w.Code != http.StatusOK || len(parts) != 3 {
+			return
+		}
+		var said struct {
+			Message struct {
+				ID      string `json:"messageId"`
+				Context string `json:"contextId"`
+			} `json:"message"`
+		}
+		var who struct{ Iss, Sub string }
+		claims, _ := base64.RawURLEncoding.DecodeString(parts[1])
+		_ = json.Unmarshal(claims, &who, json.MatchCaseInsensitiveNames(true))
+		if json.Unmarshal(body, &said) != nil || said.Message.Context != "" {
+			return
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		key := strings.Join([]string{r.URL.Path, who.Iss, who.Sub, said.Message.ID}, " ")
+		if reply, ok := stored[key]; ok {
+			w.Body = bytes.NewBuffer(slices.Clone(reply))
+			return
+		}
+		stored[key] = slices.Clone(w.Body.Bytes())
+	}
+}
+
+// Where the suite itself sends no password, nothing can be said of a wrong one.
+func TestLoginElsewhere(t *testing.T) {
+	for form, want := range map[string]Status{
+		`method=post action="http://localhost:9/login"`: NotRun, // the protocol does not forbid it
+		`method=get`: Failed,
+	} {
+		w := behind(t, func(_ *http.Request, w *httptest.ResponseRecorder) {
+			if page := w.Body.String(); strings.Contains(page, `type="password"`) {
+				w.Body = bytes.NewBufferString(strings.Replace(page, "<form ", "<form "+form+" ", 1))
+			}
+		})
+		results, _ := w.run(t, "signin-pages", "signin-wrong-password")
+		for _, r := range results {
+			want := want
+			if r.ID == "signin-wrong-password" {
+				want = NotRun
+			}
+			if r.Status != want || !strings.Contains(r.Detail, "the form ") {
+				t.Errorf("%s: %s: %s: %s; want %s", form, r.ID, r.Status, r.Detail, want)
+			}
+		}
 	}
 }
 

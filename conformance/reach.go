@@ -77,20 +77,20 @@ func (r *reach) dial(ctx context.Context, network, address string) (net.Conn, er
 	r.mu.Lock()
 	dialled, named := r.named[strings.ToLower(host)]
 	first, proxy := named && !dialled, r.proxies[address]
-	if named {
-		r.named[strings.ToLower(host)] = true
-	}
 	r.mu.Unlock()
 	d := net.Dialer{Timeout: 30 * time.Second, Control: func(_, address string, _ syscall.RawConn) error {
 		to, err := netip.ParseAddrPort(address)
 		if err != nil {
 			return fmt.Errorf("conformance: %w", err)
 		}
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if first { // it was found, and is what it is
+			r.named[strings.ToLower(host)] = true
+		}
 		if proxy || !person.Local(to.Addr()) {
 			return nil
 		}
-		r.mu.Lock()
-		defer r.mu.Unlock()
 		if r.local = r.local || first; !r.local {
 			return &tooNearError{host}
 		}

@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"net/http/httptest"
@@ -53,6 +54,11 @@ func TestReach(t *testing.T) {
 	// then on.
 	transport := &http.Transport{}
 	limit(transport, []string{near})
+	ended, end := context.WithCancel(t.Context())
+	end()
+	if _, err := transport.DialContext(ended, "tcp", "localhost:"+here.Port()); err == nil { // which is not the first time
+		t.Error("a dial that had ended went on")
+	}
 	client := &http.Client{Transport: transport}
 	defer client.CloseIdleConnections()
 	for _, step := range []struct {

@@ -192,13 +192,19 @@ func checkRoutePageSize(ctx context.Context, r *run) error {
 		}
 		f.add(fmt.Sprintf("pageSize=%d", size), err)
 	}
-	for _, bad := range []string{"pageSize=0", "pageSize=101", "pageSize=-1", "pageSize=abc", "pageSize=10abc", "pageSize=1e1", "pageSize=%zz", "pageSize=10&pageSize=20"} {
+	for _, bad := range []string{"pageSize=0", "pageSize=101", "pageSize=-1", "pageSize=abc", "pageSize=10abc", "pageSize=1e1", "pageSize=10&pageSize=20"} {
 		a, err := r.query(ctx, "?"+bad)
 		if err == nil {
 			err = a.refuses(invalidParams)
 		}
 		f.add(bad, err)
 	}
+	const unread = "pageSize=%zz" // what is no query at all may be refused earlier
+	a, err := r.query(ctx, "?"+unread)
+	if err == nil {
+		err = a.wants(http.StatusBadRequest)
+	}
+	f.add(unread, err)
 	return f.err()
 }
 

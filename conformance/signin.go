@@ -193,6 +193,8 @@ func checkSigninWrongPassword(ctx context.Context, r *run) error {
 	switch {
 	case err == nil:
 		return errors.New("a wrong password leads to the consent page: must not sign in")
+	case errors.Is(err, person.ErrRefused):
+		return notRun("nobody could sign in: %v", err)
 	case errors.Is(err, person.ErrPage):
 		return nil
 	default:

@@ -38,7 +38,7 @@ type stepUpOrErr struct {
 func (r *run) told(c *card) []Ask {
 	onCard, has := c.scopeIDs(), map[string]bool{}
 	var told []Ask
-	for _, list := range [][]Ask{r.cfg.Asks, r.cfg.Brands[c.url].Asks} {
+	for _, list := range [][]Ask{r.cfg.Asks, r.brand(c).Asks} {
 		for _, ask := range list {
 			if slices.Contains(onCard, ask.Scope) && !has[ask.Scope] {
 				told = append(told, ask)

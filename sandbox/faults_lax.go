@@ -89,7 +89,7 @@ var laxFaults = []Fault{
 	{Name: "refresh-reuse", About: "a refresh token works again"},
 	{Name: "lax-refresh", About: "an unknown refresh token stands for the last grant"},
 	{Name: "lax-refresh-party", About: "a refresh token works for other callers"},
-	{Name: "refresh-burn", About: "a refresh that another caller tries ends the token"},
+	{Name: "refresh-burn", About: "another caller's refresh ends the token (allowed)"},
 	{Name: "refresh-grant", About: "a refreshed delegation token has another grant_id"},
 
 	{Name: "lax-delegation", About: "a delegation token passes with any signature"},

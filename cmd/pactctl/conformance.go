@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -251,7 +252,7 @@ func (s *suite) config(ctx context.Context) (conformance.Config, error) {
 // login is a user: both of email and password, or neither.
 func (s *suite) login(emailFlag, email, fileFlag, file, password string) (conformance.Login, error) {
 	if file != "" {
-		text, err := s.readSmall(file)
+		text, err := s.readSmall(file, maxPassword, io.ReadAll)
 		if err != nil {
 			return conformance.Login{}, fmt.Errorf("%s: %w", fileFlag, err)
 		}
@@ -269,11 +270,14 @@ func (s *suite) login(emailFlag, email, fileFlag, file, password string) (confor
 	return conformance.Login{Email: email, Password: password}, nil
 }
 
-// maxSmall bounds a password or a ready line, in bytes.
-const maxSmall = 64 << 10
+// What is read of a file at most, in bytes.
+const (
+	maxPassword = 64 << 10
+	maxReady    = 1 << 20
+)
 
 // readSmall reads a file, or standard input.
-func (s *suite) readSmall(file string) ([]byte, error) {
+func (s *suite) readSmall(file string, limit int64, read func(io.Reader) ([]byte, error)) ([]byte, error) {
 	in := s.stdin
 	if file != "-" {
 		f, err := os.Open(file)
@@ -283,11 +287,21 @@ func (s *suite) readSmall(file string) ([]byte, error) {
 		defer f.Close()
 		in = f
 	}
-	text, err := io.ReadAll(io.LimitReader(in, maxSmall+1))
-	if err == nil && len(text) > maxSmall {
-		err = fmt.Errorf("it is longer than %d bytes", maxSmall)
+	text, err := read(io.LimitReader(in, limit+1))
+	if err == nil && int64(len(text)) > limit {
+		err = fmt.Errorf("it is longer than %d bytes", limit)
 	}
 	return text, err
+}
+
+// readToNewline reads up to the first newline, or all if there is none: a sandbox at the
+// other end of a pipe runs on.
+func readToNewline(in io.Reader) ([]byte, error) {
+	line, err := bufio.NewReader(in).ReadBytes('\n')
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	return line, err
 }
 
 // readyLine is the ready line. A sandbox that just starts has not written all of it,
@@ -295,7 +309,7 @@ func (s *suite) readSmall(file string) ([]byte, error) {
 func (s *suite) readyLine(ctx context.Context) (string, error) {
 	ends := time.Now().Add(s.readyWait)
 	for {
-		text, err := s.readSmall(s.ready)
+		text, err := s.readSmall(s.ready, maxReady, readToNewline)
 		line, _, whole := strings.Cut(string(text), "\n")
 		line = strings.TrimSpace(line)
 		waits := s.ready != "-" && (errors.Is(err, fs.ErrNotExist) || err == nil && !whole && !jsontext.Value(line).IsValid())

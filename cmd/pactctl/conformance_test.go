@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/xml"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -162,7 +163,7 @@ func TestConformanceSources(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var ready readyDoc
+	var ready sandbox.Ready
 	if err := json.Unmarshal(line, &ready); err != nil {
 		t.Fatal(err)
 	}
@@ -179,6 +180,23 @@ func TestConformanceSources(t *testing.T) {
 	}
 	if code, out, errs = conform(t, string(line), "--ready", "-", "--only", "message-closed"); code != 0 {
 		t.Errorf("exit code %d: %s\n%s", code, errs, out)
+	}
+	// Whoever writes it may run on.
+	in, writes := io.Pipe()
+	defer writes.Close()
+	go func() { _, _ = writes.Write(append(line, '\n')) }()
+	a, stdout, stderr := testApp("", false)
+	a.now, a.stdin = time.Now, in
+	if code := a.run(t.Context(), []string{"conformance", "--ready", "-", "--only", "card-served"}); code != 0 {
+		t.Errorf("a pipe that stays open: exit code %d: %s\n%s", code, stderr, stdout)
+	}
+	// What is said to a brand is said to its card at another URL too.
+	for i, b := range ready.Brands {
+		card := ready.Provider + "/a2a/" + b.ID + "/.well-known/agent-card.json"
+		code, out, errs = conform(t, "", "--ready", file, "--card", card, "--only", "message-closed", "--only", "stepup-missing")
+		if want := []string{"2 passed", "1 passed"}[i]; code != 0 || !strings.Contains(out, want) {
+			t.Errorf("exit code %d: %s\n%s", code, errs, out)
+		}
 	}
 	// Flags win over the ready line.
 	if code, _, errs = conform(t, "", "--ready", file, "--audience", "other", "--only", "auth-accepted"); code != exitFailed {

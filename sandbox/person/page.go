@@ -48,13 +48,14 @@ func (p *Page) Asks(scope string) bool {
 func (p *Page) AsksPassword() bool { return p.password != "" }
 
 // Post sends the form with these values and returns the page that follows. Errors
-// wrap [ErrPage] if there is no form, or if it may not be sent where it goes.
+// wrap [ErrPage] if there is no form, and [ErrRefused] if it may not be sent where it
+// goes.
 func (p *Page) Post(ctx context.Context, values url.Values) (*Page, error) {
 	if p.Action == "" {
 		return nil, fmt.Errorf("%w: it has no form: %s", ErrPage, p)
 	}
 	if reason := p.person.refuse(p.URL, p.Action); reason != "" {
-		return nil, fmt.Errorf("%w: the form goes to a URL that %s: %s", ErrPage, reason, p)
+		return nil, fmt.Errorf("%w: the form goes to a URL that %s: %s", ErrRefused, reason, p)
 	}
 	address, err := url.Parse(p.Action)
 	if err != nil {
@@ -65,9 +66,9 @@ func (p *Page) Post(ctx context.Context, values url.Values) (*Page, error) {
 		home = p.URL
 		switch {
 		case p.get:
-			return nil, fmt.Errorf("%w: the form would show the password in an address (its method is get): %s", ErrPage, p)
+			return nil, fmt.Errorf("%w: the form would show the password in an address (its method is get): %s", ErrRefused, p)
 		case origin(address) != origin(home):
-			return nil, fmt.Errorf("%w: the form sends the password to another origin than the page that asks for it: %s", ErrPage, p)
+			return nil, fmt.Errorf("%w: the form sends the password to another origin than the page that asks for it: %s", ErrElsewhere, p)
 		}
 	}
 	if !p.get {

@@ -55,6 +55,14 @@ type Consent struct {
 // password was wrong, or the link used up.
 var ErrPage = errors.New("person: cannot go on")
 
+// ErrRefused is an ErrPage: the pages lead where, or in a way that, nobody is led, and
+// nothing was sent there.
+var ErrRefused = fmt.Errorf("%w: refused", ErrPage)
+
+// ErrElsewhere is an ErrRefused: the password would go to another origin than the page
+// that asks for it. Browsers would send it.
+var ErrElsewhere = fmt.Errorf("%w", ErrRefused)
+
 // ErrLogin is an ErrPage: after the login comes the login again, mostly because the
 // password is wrong.
 var ErrLogin = fmt.Errorf("%w: not signed in", ErrPage)
@@ -162,7 +170,7 @@ func (p Person) Open(ctx context.Context, address string) (*Page, error) {
 		p.Development = true
 	}
 	if reason := p.refuse(nil, address); reason != "" {
-		return nil, fmt.Errorf("%w: the link %s", ErrPage, reason)
+		return nil, fmt.Errorf("%w: the link %s", ErrRefused, reason)
 	}
 	return p.open(ctx, http.MethodGet, address, nil, nil)
 }
@@ -208,14 +216,14 @@ func (p Person) open(ctx context.Context, method, address string, form url.Value
 		}
 		address = next.String()
 		if reason := p.refuse(req.URL, address); reason != "" {
-			return nil, fmt.Errorf("%w: %s redirects to a URL that %s", ErrPage, req.URL.Host, reason)
+			return nil, fmt.Errorf("%w: %s redirects to a URL that %s", ErrRefused, req.URL.Host, reason)
 		}
 		// A browser goes on with GET after 303, and after 301 and 302 to a POST.
 		if resp.StatusCode != http.StatusTemporaryRedirect && resp.StatusCode != http.StatusPermanentRedirect {
 			method, form, home = http.MethodGet, nil, nil
 		}
 		if home != nil && origin(next) != origin(home) {
-			return nil, fmt.Errorf("%w: %s redirects the password to another origin than the page that asks for it (%d)", ErrPage, req.URL.Host, resp.StatusCode)
+			return nil, fmt.Errorf("%w: %s redirects the password to another origin than the page that asks for it (%d)", ErrElsewhere, req.URL.Host, resp.StatusCode)
 		}
 	}
 	return nil, fmt.Errorf("%w: too many redirects", ErrPage)

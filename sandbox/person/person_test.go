@@ -185,6 +185,9 @@ func TestNothingToGoOnWith(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), c.says) || !errors.Is(err, ErrPage) {
 			t.Errorf("%s: %v", name, err)
 		}
+		if refused := name == "other scheme"; errors.Is(err, ErrRefused) != refused {
+			t.Errorf("%s: %v; refused: %v", name, err, refused)
+		}
 		if err != nil && (strings.Contains(err.Error(), "return_to") || strings.Contains(err.Error(), "correct horse")) {
 			t.Errorf("%s: the error holds a link or the password: %v", name, err)
 		}
@@ -218,8 +221,11 @@ func TestPasswordStaysHome(t *testing.T) {
 		b := newBusiness(t)
 		b.pages[c.page] = c.with
 		_, err := robin.AllowAll(t.Context(), b.provider.URL+"/start")
-		if !errors.Is(err, ErrPage) || !strings.Contains(err.Error(), c.says) || strings.Contains(err.Error(), "correct") {
+		if !errors.Is(err, ErrPage) || !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), c.says) || strings.Contains(err.Error(), "correct") {
 			t.Errorf("%s: %v; want %q", name, err, c.says)
+		}
+		if elsewhere := strings.Contains(c.says, "another origin"); errors.Is(err, ErrElsewhere) != elsewhere {
+			t.Errorf("%s: %v; of another origin: %v", name, err, elsewhere)
 		}
 	}
 	if len(caught) > 0 {
