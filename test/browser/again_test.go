@@ -234,8 +234,18 @@ func (g *gate) pressTwice(b *tab, name string) {
 	g.mu.Lock()
 	g.missing, g.full = 2, make(chan struct{})
 	g.mu.Unlock()
+	// The first page load is given up, which is an error to who waits for one: the
+	// new page is known by the mark that it does not bear.
+	eval[bool](b, `document.pressedTwice = true`)
 	x, y := b.center(b.element("button", name))
 	b.clickAt(x, y)
 	b.await("form at the gate", func() bool { return g.awaited() < 2 })
-	b.status("press "+name+" again", chromedp.MouseClickXY(x, y))
+	b.clickAt(x, y)
+	b.await("page after "+name, func() bool {
+		// While Chromium changes pages it has none to ask: an error is "not yet".
+		ctx, cancel := context.WithTimeout(b.ctx, stepTimeout)
+		defer cancel()
+		there, err := chromedp.Run(ctx, chromedp.Evaluate[bool](`!document.pressedTwice && document.readyState === "complete"`))
+		return err == nil && there
+	})
 }
