@@ -2,9 +2,10 @@
 // (alone, with copies and Sentinels, as a Cluster), Vault, and a proxy that cuts
 // connections. Each stops with the test that started it.
 //
-// Vault is built from its Go module once, by `go run ./test/servers/get`, and
-// kept in the user's cache; redis-server is the system's. A test that finds
-// neither fails and says what to do: none is skipped.
+// Vault, and the programs that check the chart, are built from their Go modules
+// once, by `go run ./test/servers/get`, and kept in the user's cache; redis-server
+// is the system's. A test that finds one missing fails and says what to do: none
+// is skipped.
 package servers
 
 import (
@@ -15,7 +16,6 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"sync"
 	"syscall"
 	"time"
@@ -32,20 +32,8 @@ type T interface {
 	Context() context.Context
 }
 
-// VaultVersion is the version that test/servers/vault builds.
-const VaultVersion = "1.21.0"
-
 // startTimeout is how long a server may take to answer, on a busy machine.
 const startTimeout = 60 * time.Second
-
-// VaultBinary is where the built Vault is kept.
-func VaultBinary() (string, error) {
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		return "", fmt.Errorf("servers: where is the user's cache: %w", err)
-	}
-	return filepath.Join(cache, "pactsigner", "vault-"+VaultVersion), nil
-}
 
 // process is a server that can be stopped and started again.
 type process struct {

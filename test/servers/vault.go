@@ -36,12 +36,9 @@ type Vault struct {
 // StartVault starts a Vault that holds nothing yet.
 func StartVault(t T, o VaultOptions) *Vault {
 	t.Helper()
-	binary, err := VaultBinary()
+	binary, err := Find("vault")
 	if err != nil {
 		t.Fatalf("%v", err)
-	}
-	if _, err := os.Stat(binary); err != nil {
-		t.Fatalf("servers: Vault is not built: run `go run ./test/servers/get` (%v)", err)
 	}
 	dir := t.TempDir()
 	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(FreePort(t, 0)))

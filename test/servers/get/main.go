@@ -1,5 +1,5 @@
-// Command get obtains what the tests run against: it builds Vault from its Go
-// module into the user's cache, and installs Redis and Chromium from the system's
+// Command get obtains what the tests run and run against: it builds servers.Programs
+// from their Go modules into the user's cache, and installs Redis and Chromium from the system's
 // packages if they are not there, which needs root. What is there it leaves alone.
 //
 //	go run ./test/servers/get
@@ -19,15 +19,28 @@ import (
 )
 
 func main() {
-	if err := errors.Join(vault(), redis(), chromium()); err != nil {
+	if err := errors.Join(programs(), redis(), chromium()); err != nil {
 		fmt.Fprintf(os.Stderr, "get: %v\n", err)
 		os.Exit(1)
 	}
 }
 
-// vault builds Vault unless it was built before.
-func vault() error {
-	binary, err := servers.VaultBinary()
+// programs builds what was not built before.
+func programs() error {
+	root, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}").Output()
+	if err != nil {
+		return fmt.Errorf("where is the module: %w", err)
+	}
+	for _, p := range servers.Programs {
+		if err := build(p, strings.TrimSpace(string(root))); err != nil {
+			return fmt.Errorf("build %s: %w", p.Name, err)
+		}
+	}
+	return nil
+}
+
+func build(p servers.Program, root string) error {
+	binary, err := p.Binary()
 	if err != nil {
 		return err
 	}
@@ -42,19 +55,14 @@ func vault() error {
 	if _, err := os.Stat(binary); err == nil {
 		return nil
 	}
-	root, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}").Output()
-	if err != nil {
-		return fmt.Errorf("where is the module: %w", err)
-	}
-	fmt.Printf("building Vault %s, once; it takes a few minutes\n", servers.VaultVersion)
+	fmt.Printf("building %s %s, once; it takes a few minutes\n", p.Name, p.Version)
 	made := binary + ".new"
-	// Tag minimal leaves out the engines and stores of other vendors.
-	cmd := exec.Command("go", "build", "-tags", "minimal", "-trimpath", "-ldflags", "-s -w", "-o", made, ".")
-	cmd.Dir = filepath.Join(strings.TrimSpace(string(root)), "test", "servers", "vault")
+	cmd := exec.Command("go", "build", "-tags", p.Tags, "-trimpath", "-ldflags", "-s -w", "-o", made, p.Package)
+	cmd.Dir = filepath.Join(root, filepath.FromSlash(p.Folder))
 	cmd.Env = append(os.Environ(), "GOWORK=off")
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("build Vault: %w", err)
+		return err
 	}
 	return os.Rename(made, binary)
 }
