@@ -6,17 +6,28 @@ TOOL  = $(GO) tool -modfile=tools/go.mod
 # How long `make fuzz` runs each fuzz target.
 FUZZTIME ?= 20s
 
-.PHONY: build test servers chaos soak load lint generate generate-check bench fuzz
+# The image, made by docker or by buildah:
+#   make image VERSION=v1.2.3 IMAGE=registry.example.com/pact-signer
+IMAGE   ?= pact-signer
+VERSION ?=
+BUILDER ?= $(or $(shell command -v docker),$(shell command -v buildah))
+
+.PHONY: build image test servers chaos soak load lint generate generate-check bench fuzz
 
 build:
 	$(GO) build -o bin/ ./cmd/...
+
+image:
+	@test -n "$(BUILDER)" || { echo "make image needs docker or buildah: install one, or set BUILDER"; exit 1; }
+	$(BUILDER) build -t $(IMAGE):$(or $(VERSION),dev) --build-arg VERSION=$(VERSION) \
+	  --build-arg REVISION=$$(git describe --always --abbrev=40 --exclude '*' --dirty) .
 
 # All tests, under the race detector, and what it cannot take without it.
 test: servers
 	$(GO) test -race -timeout 20m ./...
 	$(GO) test -run 'TestFleetProperty' ./killswitch
 
-# Vault, Redis and Chromium for the tests, as far as they are not there.
+# Vault, Redis, Chromium and what checks chart and image, as far as they are not there.
 servers:
 	@$(GO) run ./test/servers/get
 

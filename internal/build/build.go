@@ -1,17 +1,25 @@
 // Package build tells what this binary was built from.
 package build
 
-import "runtime/debug"
+import (
+	"runtime/debug"
+	"strings"
+)
 
-// version is set at build time with
-// -ldflags "-X github.com/pactsigner/pactsigner/internal/build.version=…".
-var version string
+// version and revision, the commit and "-dirty" if there is more than it, are set at
+// build time with -ldflags "-X github.com/pactsigner/pactsigner/internal/build.version=…".
+// The Dockerfile does that: an image is built without the repository.
+var version, revision string
 
 // Version is the version that was set at build time, else the module's, else the
 // commit's, else "dev".
 func Version() string {
 	if version != "" {
 		return version
+	}
+	if revision != "" {
+		commit, dirty := strings.CutSuffix(revision, "-dirty")
+		return short(commit, dirty)
 	}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
@@ -33,9 +41,14 @@ func of(info *debug.BuildInfo) string {
 	if revision == "" {
 		return "dev"
 	}
-	revision = revision[:min(len(revision), 12)]
-	if settings["vcs.modified"] == "true" {
-		revision += "+dirty"
+	return short(revision, settings["vcs.modified"] == "true")
+}
+
+// short is a commit as people name it.
+func short(commit string, dirty bool) string {
+	commit = commit[:min(len(commit), 12)]
+	if dirty {
+		commit += "+dirty"
 	}
-	return revision
+	return commit
 }

@@ -12,6 +12,9 @@ import (
 // VaultVersion is the version of Vault that the tests run against.
 const VaultVersion = "1.21.0"
 
+// GatewayAPI is the module that defines the Gateway API's types.
+const GatewayAPI = "sigs.k8s.io/gateway-api@v1.6.3"
+
 // Program is a program that the tests run, built from its Go module.
 type Program struct {
 	Name    string

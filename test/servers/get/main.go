@@ -1,5 +1,5 @@
 // Command get obtains what the tests run and run against: it builds servers.Programs
-// from their Go modules into the user's cache, and installs Redis and Chromium from the system's
+// from their Go modules into the user's cache, and installs Redis, Chromium and buildah from the system's
 // packages if they are not there, which needs root. What is there it leaves alone.
 //
 //	go run ./test/servers/get
@@ -19,7 +19,7 @@ import (
 )
 
 func main() {
-	if err := errors.Join(programs(), redis(), chromium()); err != nil {
+	if err := errors.Join(programs(), definitions(), redis(), chromium(), buildah()); err != nil {
 		fmt.Fprintf(os.Stderr, "get: %v\n", err)
 		os.Exit(1)
 	}
@@ -67,6 +67,16 @@ func build(p servers.Program, root string) error {
 	return os.Rename(made, binary)
 }
 
+// definitions fetches what charts are checked against besides Kubernetes' own types.
+func definitions() error {
+	cmd := exec.Command("go", "mod", "download", servers.GatewayAPI)
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("fetch %s: %w", servers.GatewayAPI, err)
+	}
+	return nil
+}
+
 // redis installs what is missing of Redis.
 func redis() error {
 	var missing []string
@@ -84,6 +94,14 @@ func chromium() error {
 		return nil
 	}
 	return install("Chromium", "Chromium or Google Chrome", "chromium", "fonts-liberation")
+}
+
+// buildah installs buildah, which builds the image without a daemon.
+func buildah() error {
+	if _, err := exec.LookPath("buildah"); err == nil {
+		return nil
+	}
+	return install("buildah", "buildah", "buildah")
 }
 
 // install installs packages of the system. Who cannot is told what is needed.
