@@ -105,6 +105,7 @@ func (s *Switch) Wait(ctx context.Context, epoch uint64, report func(Barrier)) (
 			report(last)
 		}
 		if b.Effective {
+			s.tell(b)
 			return b.Barrier, nil
 		}
 		select {
@@ -119,6 +120,28 @@ func (s *Switch) Wait(ctx context.Context, epoch uint64, report func(Barrier)) (
 		}
 	}
 }
+
+// tell tells OnBarrier of a change that was seen to become effective. Several may wait
+// for one.
+func (s *Switch) tell(b *barrier) {
+	if s.cfg.OnBarrier == nil || b.late {
+		return
+	}
+	s.mu.Lock()
+	known := s.told[b.Epoch]
+	if len(s.told) >= maxRecent {
+		delete(s.told, slices.Min(slices.Collect(maps.Keys(s.told))))
+	}
+	s.told[b.Epoch] = true
+	s.mu.Unlock()
+	if !known {
+		s.cfg.OnBarrier(b.At.Sub(b.Written), b.reported())
+	}
+}
+
+// reported says whether every replica has. A store that knows of none may have
+// forgotten them: then time decides.
+func (b *barrier) reported() bool { return len(b.Silent) == 0 && len(b.Confirmed) > 0 }
 
 // begin finds the change of an epoch: in the store, or if that has lost it among
 // those made here, or in custody.
@@ -174,8 +197,7 @@ func (b *barrier) take(x settlement, bound time.Duration) bool {
 
 // decide says whether the change is effective, and since when.
 func (b *barrier) decide(bound time.Duration) {
-	// A store that knows of no replica may have forgotten them: then time decides.
-	reported := len(b.Silent) == 0 && len(b.Confirmed) > 0
+	reported := b.reported()
 	if !b.settled || !reported && b.since() < bound {
 		return
 	}

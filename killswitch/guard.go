@@ -32,6 +32,10 @@ type GuardConfig struct {
 	// OnGrant is called with every answer of the store, before the permit that
 	// rests on it is used.
 	OnGrant func(Grant)
+	// OnRegression is called once for each time that the store is found to lack switch
+	// state which this replica or custody knows: it came back from an older copy. Nil:
+	// the log alone tells.
+	OnRegression func()
 	// Log gets the alarms; nil discards them.
 	Log *slog.Logger
 }
@@ -376,6 +380,9 @@ func (g *Guard) install(ctx context.Context, grant Grant) error {
 			g.alarmed = told
 			g.cfg.Log.Error("the store has lost switch state that this replica or custody knows: merging it back",
 				"store_epoch", s.Epoch, "known_epoch", g.known.Epoch)
+			if g.cfg.OnRegression != nil {
+				g.cfg.OnRegression()
+			}
 		}
 		if s, err = g.cfg.Store.Merge(ctx, g.known); err != nil {
 			return fmt.Errorf("merge known switch state into the store: %w", err)

@@ -225,6 +225,8 @@ func TestStoreBelowCustody(t *testing.T) {
 		}
 		d.err = errors.New("sealed")
 		r := newReplica(m, d, "r")
+		regressions := 0
+		r.cfg.OnRegression = func() { regressions++ }
 		if err := r.Refresh(t.Context()); !errors.Is(err, d.err) {
 			t.Fatalf("without custody a first permit: %v", err)
 		}
@@ -237,8 +239,11 @@ func TestStoreBelowCustody(t *testing.T) {
 		if len(m.state.Live()) != 1 || m.state.Epoch < 9 {
 			t.Fatalf("the store holds %+v", m.state)
 		}
-		if n := strings.Count(r.log.String(), "level=ERROR"); n != 1 {
-			t.Fatalf("%d alarms, want 1: %s", n, r.log)
+		if n := strings.Count(r.log.String(), "level=ERROR"); n != 1 || regressions != 1 {
+			t.Fatalf("%d alarms and %d regressions, want 1: %s", n, regressions, r.log)
+		}
+		if live := r.Live(); live[All] != 1 || len(live) != 1 {
+			t.Errorf("it enforces %v", live)
 		}
 		// A store at custody's epoch raises no alarm.
 		calm := newReplica(m, d, "calm")

@@ -15,6 +15,8 @@ type index struct {
 	all                                       *KilledError
 	issuers                                   map[string]*KilledError
 	subjects, devices, credentials, audiences map[name]*KilledError
+
+	live map[Kind]int // how many entries there are
 }
 
 func newIndex(s State) *index {
@@ -24,11 +26,13 @@ func newIndex(s State) *index {
 		devices:     make(map[name]*KilledError),
 		credentials: make(map[name]*KilledError),
 		audiences:   make(map[name]*KilledError),
+		live:        make(map[Kind]int),
 	}
 	for _, e := range Merge(s, State{}).Live() {
 		k := &KilledError{Scope: e.Scope, Entry: e.ID}
 		n := name{e.Scope.Issuer, e.Scope.Value}
-		switch e.Scope.Kind {
+		kind := e.Scope.Kind
+		switch kind {
 		case Issuer:
 			first(x.issuers, e.Scope.Issuer, k)
 		case Subject:
@@ -40,10 +44,12 @@ func newIndex(s State) *index {
 		case Audience:
 			first(x.audiences, n, k)
 		default: // All, and whatever this version does not understand
+			kind = All
 			if x.all == nil {
 				x.all = k
 			}
 		}
+		x.live[kind]++
 	}
 	return x
 }

@@ -2,6 +2,7 @@ package killswitch
 
 import (
 	"fmt"
+	"maps"
 	"time"
 )
 
@@ -111,6 +112,16 @@ func (g *Guard) Permit() PermitInfo {
 		info.Age = g.clock().mono - v.asked.mono
 	}
 	return info
+}
+
+// Live counts the entries that this replica enforces, by kind. One of a kind that it
+// does not know stops everything, and counts as All. Nil: it enforces no state yet.
+func (g *Guard) Live() map[Kind]int {
+	v := g.view.Load()
+	if v == nil {
+		return nil
+	}
+	return maps.Clone(v.index.live)
 }
 
 // Ready says why this replica should get no traffic: it has no permit, or its

@@ -21,6 +21,11 @@ type SwitchConfig struct {
 	Store     Store     // required
 	HighWater HighWater // required
 	Params    Params    // zero fields: Defaults
+	// OnBarrier is called once for each change that a Wait saw become effective, with
+	// how long that took by the store's clock, and whether every replica had reported
+	// it; otherwise it was the bound that passed. A Wait that begins after the bound
+	// does not know. Nil: nobody is told.
+	OnBarrier func(took time.Duration, reported bool)
 }
 
 // Switch is the operator's side: it throws and lifts entries and waits until
@@ -30,6 +35,7 @@ type Switch struct {
 
 	mu     sync.Mutex
 	recent map[uint64]recent // changes made here, by epoch
+	told   map[uint64]bool   // to OnBarrier
 }
 
 // recent is a change that was made here.
@@ -41,7 +47,7 @@ type recent struct {
 // NewSwitch returns an operator's side.
 func NewSwitch(cfg SwitchConfig) *Switch {
 	cfg.Params = cfg.Params.orDefaults()
-	return &Switch{cfg: cfg, recent: make(map[uint64]recent)}
+	return &Switch{cfg: cfg, recent: make(map[uint64]recent), told: make(map[uint64]bool)}
 }
 
 // KillResult is a kill that stands. It is effective once Wait says so.

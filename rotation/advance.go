@@ -33,6 +33,9 @@ func (c *Controller) Advance(ctx context.Context) (time.Time, error) {
 	if err == nil {
 		err = c.tidy(ctx)
 	}
+	if ctx.Err() == nil {
+		c.failing.Store(err != nil)
+	}
 	return c.nextAdvance(err), err
 }
 
@@ -104,7 +107,9 @@ func (c *Controller) unused(ctx context.Context) error {
 }
 
 // ref is the name in custody of the issuer's key of that number.
-func (c *Controller) ref(seq uint64) string { return fmt.Sprintf("%s-%d", c.slug, seq) }
+func (c *Controller) ref(seq uint64) string { return ref(c.slug, seq) }
+
+func ref(slug string, seq uint64) string { return fmt.Sprintf("%s-%d", slug, seq) }
 
 // adopt makes a document the one that this replica goes by, unless it has a newer
 // one. known are public halves, by ref, that custody need not be asked for.

@@ -80,6 +80,7 @@ type Controller struct {
 	// the monotonic clock: confirmed by the store, and loaded from custody.
 	confirmed, loaded atomic.Int64
 	degraded          atomic.Pointer[degraded]
+	failing           atomic.Bool // the last Advance did
 	wake              chan struct{}
 
 	mu       sync.Mutex // one change at a time; guards what follows
@@ -253,6 +254,21 @@ func (c *Controller) Ready() error {
 	}
 	return nil
 }
+
+// Confirmed returns when the store last confirmed that this replica's schedule is the
+// newest; false if it never did. Past the staleness bound from then nothing is signed.
+func (c *Controller) Confirmed() (time.Time, bool) {
+	mark := c.confirmed.Load()
+	if mark == never {
+		return time.Time{}, false
+	}
+	now := c.cfg.Now()
+	return now.Add(-c.age(now, mark)), true
+}
+
+// Failing tells whether what was due could not be done the last time: custody or the
+// store did not answer, refuse it, or went back. It is tried again.
+func (c *Controller) Failing() bool { return c.failing.Load() }
 
 // Revision returns the revision of the schedule that this replica goes by; zero
 // before Start.

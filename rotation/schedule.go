@@ -198,6 +198,20 @@ func (s Schedule) RotateAt(p Params, now time.Time) (time.Time, bool) {
 	return line[len(line)-1].SignAt.Add(p.Period - p.Lead), true
 }
 
+// DueAt returns when another key must take over by the period. It returns false if the
+// period is zero, and while no key signs.
+func (s Schedule) DueAt(p Params, now time.Time) (time.Time, bool) {
+	k, signs := s.Signing(now)
+	return k.SignAt.Add(p.Period), signs && p.Period > 0
+}
+
+// Postponed tells whether the next key waits for longer than its lead: for replicas
+// that do not serve it yet. Of a key that is needed at once that is any wait.
+func (s Schedule) Postponed(p Params, now time.Time) bool {
+	k, planned := s.Next(now)
+	return planned && (k.SignAt.IsZero() || !now.Before(k.PublishAt.Add(p.Lead)))
+}
+
 // PublishedAt is when the key joined, or joins, the key set, as people count it.
 func (k Key) PublishedAt() time.Time { return latest(k.PublishAt, k.MadeAt) }
 

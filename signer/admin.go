@@ -43,6 +43,10 @@ type AdminConfig struct {
 	AuditHead AuditHead
 	// Fleet lists the replicas that the store has seen.
 	Fleet AdminFleet
+	// Activities is where replicas tell what they did, and Activity what this one did
+	// until now. Nil: nobody told anything, and this one did nothing.
+	Activities ActivityStore
+	Activity   func() Activity
 	// State exports and imports the store, and accepts its loss. Nil: it cannot be done.
 	State AdminState
 	// Keyring signs registrations and derives the subjects of credentials.
@@ -65,6 +69,9 @@ type AdminConfig struct {
 	Version, Replica string
 	// Log gets the causes of failures. Default: slog.Default.
 	Log *slog.Logger
+	// Observe is told of each call and how it ended; method is that of the service, or
+	// empty for one that was refused before it was known. Nil: nobody is.
+	Observe func(method string, err error)
 }
 
 // AdminFleet lists replicas. The switch's store implements it.
@@ -179,6 +186,9 @@ func NewAdmin(cfg AdminConfig) (*Admin, error) {
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
+	}
+	if cfg.Observe == nil {
+		cfg.Observe = func(string, error) {}
 	}
 	a := &Admin{cfg: cfg, issuers: make(map[string]Issuer), client: registrationClient(cfg)}
 	for _, i := range cfg.Issuers {

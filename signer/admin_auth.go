@@ -24,6 +24,7 @@ import (
 // each. A method that is not here is refused.
 var adminRoles = map[string]Role{
 	"FleetStatus":           RoleViewer,
+	"GetActivity":           RoleViewer,
 	"ListKeys":              RoleViewer,
 	"GetKeySet":             RoleViewer,
 	"RotateKey":             RoleAdmin,
@@ -109,12 +110,15 @@ func adminCaller(ctx context.Context) AdminToken {
 
 // admit authenticates a call and checks its role.
 func (a *Admin) admit(ctx context.Context, fullMethod string) (context.Context, error) {
-	t, ok := a.authenticate(metadata.ValueFromIncomingContext(ctx, "authorization"))
+	t, ok := ctx.Value(adminVouchedKey{}).(AdminToken)
+	if !ok {
+		t, ok = a.authenticate(metadata.ValueFromIncomingContext(ctx, "authorization"))
+	}
 	if !ok {
 		return ctx, adminRefuse(codes.Unauthenticated, "UNAUTHENTICATED", nil, "the admin token is missing or not accepted: send \"authorization: Bearer <admin token>\"")
 	}
 	ctx = context.WithValue(ctx, adminCallerKey{}, t)
-	method := fullMethod[strings.LastIndexByte(fullMethod, '/')+1:]
+	method := adminMethod(fullMethod)
 	need, known := adminRoles[method]
 	if known && t.Role >= need {
 		return ctx, nil
@@ -128,8 +132,12 @@ func (a *Admin) admit(ctx context.Context, fullMethod string) (context.Context, 
 		"%s needs the role %s, and token %s has %s", method, need, t.Name, t.Role)
 }
 
+// adminMethod is a method's name without its service.
+func adminMethod(full string) string { return full[strings.LastIndexByte(full, '/')+1:] }
+
 // unary is the interceptor of every call that is no stream.
 func (a *Admin) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
+	defer func() { a.cfg.Observe(adminMethod(info.FullMethod), err) }()
 	defer a.recovered(ctx, info.FullMethod, &err)
 	if ctx, err = a.admit(ctx, info.FullMethod); err != nil {
 		return nil, err
@@ -148,6 +156,7 @@ func (a *Admin) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, 
 // stream is the interceptor of every stream.
 func (a *Admin) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
 	ctx := ss.Context()
+	defer func() { a.cfg.Observe(adminMethod(info.FullMethod), err) }()
 	defer a.recovered(ctx, info.FullMethod, &err)
 	if ctx, err = a.admit(ctx, info.FullMethod); err != nil {
 		return err

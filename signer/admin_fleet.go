@@ -42,6 +42,7 @@ func (a *Admin) FleetStatus(ctx context.Context, _ *signerv1.FleetStatusRequest)
 		resp.Replicas = append(resp.Replicas, &signerv1.Replica{
 			Id: r.Replica, Version: r.Version, Epoch: r.Epoch, Seen: adminStamp(r.Seen), Revisions: r.Revisions, Ready: r.Ready,
 			ClockOffset: durationpb.New(r.Time.Sub(r.Seen).Round(time.Millisecond)),
+			PermitUntil: adminStamp(r.Seen.Add(a.cfg.KillParams.Permit)),
 		})
 	}
 	for _, i := range a.cfg.Issuers {

@@ -32,7 +32,7 @@ func (a *Admin) newREST() (http.Handler, error) {
 		runtime.WithOutgoingHeaderMatcher(func(name string) (string, bool) { return name, name == NotDurableHeader }),
 		runtime.WithDisablePathLengthFallback(),
 	)
-	if err := signerv1.RegisterAdminServiceHandlerClient(context.Background(), mux, signerv1.NewAdminServiceClient(&adminConn{a})); err != nil {
+	if err := signerv1.RegisterAdminServiceHandlerClient(context.Background(), mux, signerv1.NewAdminServiceClient(&adminConn{a: a})); err != nil {
 		return nil, err
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -43,6 +43,7 @@ func (a *Admin) newREST() (http.Handler, error) {
 		refuse := func(err error) { adminHTTPError(r.Context(), mux, out, w, r, err) }
 		if _, ok := a.authenticate(r.Header.Values("Authorization")); !ok { // before anything is read
 			_, err := a.admit(r.Context(), "")
+			a.cfg.Observe("", err)
 			refuse(err)
 			return
 		}
@@ -140,7 +141,10 @@ func adminCheckQuery(ctx context.Context, request any) error {
 }
 
 // adminConn calls the service in this process, through its interceptors.
-type adminConn struct{ a *Admin }
+type adminConn struct {
+	a  *Admin
+	as AdminToken // who calls; none: whose token the call carries
+}
 
 // Invoke implements [grpc.ClientConnInterface].
 func (c *adminConn) Invoke(ctx context.Context, fullMethod string, args, reply any, opts ...grpc.CallOption) error {
@@ -159,7 +163,7 @@ func (c *adminConn) Invoke(ctx context.Context, fullMethod string, args, reply a
 		if "/"+desc.ServiceName+"/"+m.MethodName != fullMethod {
 			continue
 		}
-		resp, err := m.Handler(c.a, adminIncoming(ctx), func(v any) error {
+		resp, err := m.Handler(c.a, c.incoming(ctx), func(v any) error {
 			proto.Merge(v.(proto.Message), args.(proto.Message))
 			return nil
 		}, c.a.unary)
@@ -198,7 +202,7 @@ func (c *adminConn) NewStream(ctx context.Context, desc *grpc.StreamDesc, fullMe
 	for _, s := range signerv1.AdminService_ServiceDesc.Streams {
 		if s.StreamName == desc.StreamName {
 			return &adminPipe{
-				ctx: adminIncoming(ctx), answers: make(chan proto.Message),
+				ctx: c.incoming(ctx), answers: make(chan proto.Message),
 				serve: func(p *adminPipe) error {
 					return c.a.stream(c.a, &adminPipeServer{p}, &grpc.StreamServerInfo{FullMethod: fullMethod, IsServerStream: true}, s.Handler)
 				},

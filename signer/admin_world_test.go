@@ -39,6 +39,7 @@ type adminWorld struct {
 	guard   *killswitch.Guard
 	issuers []signer.Issuer
 	state   *fakeState
+	service *signer.Admin
 	handler http.Handler
 	url     string
 	tokens  map[signer.Role]string
@@ -134,7 +135,7 @@ func newAdminWorldWith(t *testing.T, alg jose.SignatureAlgorithm, urls ...string
 	w.state = &fakeState{store: w.store, issuers: urls, status: signer.StateStatus{Condition: signer.StateOK, Kind: "bolt", Store: "store-1", Found: "store-1"}}
 	cfg := signer.AdminConfig{
 		Store: w.store, Switch: killswitch.NewSwitch(killswitch.SwitchConfig{Store: w.store, HighWater: high}),
-		Guard: w.guard, Fleet: w.store, State: w.state, Keyring: w.keyring, Issuers: w.issuers,
+		Guard: w.guard, Fleet: w.store, Activities: w.store, State: w.state, Keyring: w.keyring, Issuers: w.issuers,
 		Version: "test", Replica: "r1", Log: log,
 	}
 	for _, role := range []signer.Role{signer.RoleViewer, signer.RoleOperator, signer.RoleAdmin} {
@@ -146,7 +147,7 @@ func newAdminWorldWith(t *testing.T, alg jose.SignatureAlgorithm, urls ...string
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.handler = admin.Handler()
+	w.service, w.handler = admin, admin.Handler()
 	w.serve(0)
 	return w
 }

@@ -78,6 +78,7 @@ func (s *Service) authenticate(ctx context.Context, c *call, op operation) (Auth
 		}
 	}
 	if limit != nil {
+		s.cfg.Observer.Limited(LimitCaller)
 		return Authorized{}, 0, s.refuse(ctx, c, who, op, limited(limit.RetryAfter))
 	}
 	return who, epoch, nil
@@ -152,9 +153,11 @@ func (s *Service) deviceKey(ctx context.Context, issuer, thumbprint string) (*ec
 // fail are limited so: a guesser must not shut out the callers who share its
 // address.
 func (s *Service) rejected(ctx context.Context, c *call, op operation, err error) *Refusal {
+	s.tell(err)
 	r := s.failed(ctx, op, err)
 	if r.Reason == ReasonUnauthorized {
 		if wait, ok := s.failures.take(c.address, s.cfg.FailedProofs); !ok {
+			s.cfg.Observer.Limited(LimitFailedProof)
 			return limited(wait)
 		}
 	}

@@ -129,6 +129,7 @@ type worldConfig struct {
 	proofs    signer.Limit
 	stats     stats.Handler
 	log       *slog.Logger
+	observer  signer.Observer
 	dir       string // of custody and store; a new one if empty
 }
 
@@ -210,7 +211,7 @@ func newContractWorld(t testing.TB, change ...func(*worldConfig)) *contractWorld
 
 	sc := signer.Config{
 		Store: w.store, Guard: w.guard, Keyring: w.keyring, Issuers: issuers, SignDeadline: cfg.deadline,
-		FailedProofs: cfg.proofs, Now: w.clock.now, Log: log,
+		FailedProofs: cfg.proofs, Now: w.clock.now, Log: log, Observer: cfg.observer,
 	}
 	if cfg.proxies != "" {
 		sc.TrustedProxies = prefixes(t, cfg.proxies)

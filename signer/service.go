@@ -54,6 +54,8 @@ type Config struct {
 	// Log gets a line for each token and the causes of failures. Default:
 	// slog.Default.
 	Log *slog.Logger
+	// Observer is told what is done. Default: nobody is.
+	Observer Observer
 }
 
 // Service is the contract's SignerService. Callers reach it through Handler on
@@ -102,6 +104,9 @@ func New(cfg Config) (*Service, error) {
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
+	}
+	if cfg.Observer == nil {
+		cfg.Observer = silent{}
 	}
 	devices, err := lru.New[deviceID, *ecdsa.PublicKey](cfg.KeyCache)
 	if err != nil {
@@ -171,11 +176,13 @@ func callOf(ctx context.Context) (*call, error) {
 }
 
 // Sign implements signerv1.SignerServiceServer.
-func (s *Service) Sign(ctx context.Context, req *signerv1.SignRequest) (*signerv1.SignResponse, error) {
+func (s *Service) Sign(ctx context.Context, req *signerv1.SignRequest) (_ *signerv1.SignResponse, err error) {
 	c, err := callOf(ctx)
 	if err != nil {
 		return nil, err
 	}
+	ctx, ended := s.cfg.Observer.Call(ctx, "sign", c.issuer.URL)
+	defer func() { ended(err) }()
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.SignDeadline)
 	defer cancel()
 	if err := checkSign(req); err != nil {
@@ -202,6 +209,7 @@ func (s *Service) Sign(ctx context.Context, req *signerv1.SignRequest) (*signerv
 		return nil, s.failed(ctx, opSign, err)
 	}
 	c.outgoing = &outgoing{op: opSign, target: target, epoch: epoch, who: who, sent: func() {
+		s.cfg.Observer.Issued(c.issuer.URL, who.Kind)
 		s.cfg.Log.LogAttrs(context.WithoutCancel(ctx), slog.LevelInfo, "issued",
 			slog.String("issuer", c.issuer.URL), slog.String(string(who.Kind), who.ID), slog.String("audience", req.Audience),
 			slog.String("kid", minted.kid), slog.String("jti", minted.jti), slog.Time("expires", minted.expires))
@@ -210,11 +218,13 @@ func (s *Service) Sign(ctx context.Context, req *signerv1.SignRequest) (*signerv
 }
 
 // Status implements signerv1.SignerServiceServer.
-func (s *Service) Status(ctx context.Context, _ *signerv1.StatusRequest) (*signerv1.StatusResponse, error) {
+func (s *Service) Status(ctx context.Context, _ *signerv1.StatusRequest) (_ *signerv1.StatusResponse, err error) {
 	c, err := callOf(ctx)
 	if err != nil {
 		return nil, err
 	}
+	ctx, ended := s.cfg.Observer.Call(ctx, "status", c.issuer.URL)
+	defer func() { ended(err) }()
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.SignDeadline)
 	defer cancel()
 	who, _, err := s.authenticate(ctx, c, opStatus)
@@ -243,11 +253,13 @@ func (s *Service) Status(ctx context.Context, _ *signerv1.StatusRequest) (*signe
 }
 
 // Enroll implements signerv1.SignerServiceServer.
-func (s *Service) Enroll(ctx context.Context, req *signerv1.EnrollRequest) (*signerv1.EnrollResponse, error) {
+func (s *Service) Enroll(ctx context.Context, req *signerv1.EnrollRequest) (_ *signerv1.EnrollResponse, err error) {
 	c, err := callOf(ctx)
 	if err != nil {
 		return nil, err
 	}
+	ctx, ended := s.cfg.Observer.Call(ctx, "enroll", c.issuer.URL)
+	defer func() { ended(err) }()
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.SignDeadline)
 	defer cancel()
 	point, key, err := pointOf(req.PublicJwk)
@@ -267,6 +279,7 @@ func (s *Service) Enroll(ctx context.Context, req *signerv1.EnrollRequest) (*sig
 		return nil, s.rejected(ctx, c, opEnroll, unauthorized(err))
 	}
 	if wait, ok := s.enrols.take(c.address, c.issuer.EnrollLimit); !ok {
+		s.cfg.Observer.Limited(LimitEnroll)
 		return nil, s.failed(ctx, opEnroll, limited(wait))
 	}
 	subject, err := DeriveSubject(ctx, s.cfg.Keyring, DeviceCaller, c.issuer.URL, req.PublicJwk.Kid)

@@ -106,7 +106,7 @@ func TestDocsVariables(t *testing.T) {
 		t.Fatal(err)
 	}
 	pages := ""
-	for _, name := range []string{agentPage, "../../docs/operating.md"} {
+	for _, name := range []string{agentPage, "../../docs/operations.md"} {
 		page, err := os.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)
@@ -137,12 +137,17 @@ func TestDocsVariables(t *testing.T) {
 func TestDocsCommands(t *testing.T) {
 	a, _, _ := testApp("", false)
 	root, found := newRootCmd(a), 0
-	for _, name := range []string{agentPage, "../../docs/operating.md", "../../docs/contract.md", "../../docs/conformance.md", "../../README.md"} {
+	pages, err := filepath.Glob("../../docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range append(pages, "../../README.md") {
 		page, err := os.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, m := range regexp.MustCompile(`(?:\x60|^|\$ )pactctl ([a-z][^\x60\n]*)`).FindAllStringSubmatch(string(page), -1) {
+		text := strings.ReplaceAll(string(page), "\\\n", " ") // a command that goes on in the next line
+		for _, m := range regexp.MustCompile(`(?m)(?:\x60|^\s*|\$ |\$\(|-- /)pactctl ([a-z][^\x60\n|)]*)`).FindAllStringSubmatch(text, -1) {
 			found++
 			line, _, _ := strings.Cut(m[1], " #")
 			words := strings.Fields(line)

@@ -28,14 +28,21 @@ func newFleetCmd(a *app) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return a.print(messageJSON(resp), func(p *printer) { printFleet(p, resp) })
+				var activity *signerv1.GetActivityResponse
+				if a.output != "json" {
+					if activity, err = s.GetActivity(ctx, &signerv1.GetActivityRequest{}); err != nil && !older(err) {
+						return err
+					}
+				}
+				return a.print(messageJSON(resp), func(p *printer) { printFleet(p, resp, activity) })
 			})
 		},
 	})
 	return cmd
 }
 
-func printFleet(p *printer, f *signerv1.FleetStatusResponse) {
+// printFleet writes what is running; activity is nil if the signer tells none.
+func printFleet(p *printer, f *signerv1.FleetStatusResponse, activity *signerv1.GetActivityResponse) {
 	p.say(0, "Signer %s, replica %s, switch epoch %d", f.Version, f.Replica, f.Epoch)
 	for _, i := range f.Issuers {
 		p.line("")
@@ -67,13 +74,17 @@ func printFleet(p *printer, f *signerv1.FleetStatusResponse) {
 		if !r.Ready {
 			ready = "no"
 		}
-		rows = append(rows, []string{r.Id, r.Version, fmt.Sprint(r.Epoch), p.ago(when(r.Seen)), r.ClockOffset.AsDuration().Round(time.Millisecond).String(), ready})
+		rows = append(rows, []string{
+			r.Id, r.Version, fmt.Sprint(r.Epoch), p.ago(when(r.Seen)), permitLeft(r, when(f.Time)),
+			r.ClockOffset.AsDuration().Round(time.Millisecond).String(), ready,
+		})
 	}
 	if len(rows) == 0 {
 		p.line("No replica has reported.")
 	} else {
-		p.table([]string{"REPLICA", "VERSION", "EPOCH", "SEEN", "CLOCK", "READY"}, rows)
+		p.table([]string{"REPLICA", "VERSION", "EPOCH", "SEEN", "PERMIT", "CLOCK", "READY"}, rows)
 	}
+	printActivity(p, activity)
 	p.line("")
 	if len(f.Kills) == 0 {
 		p.line("Nothing is stopped.")
@@ -82,5 +93,39 @@ func printFleet(p *printer, f *signerv1.FleetStatusResponse) {
 	p.line("Stopped:")
 	for _, e := range f.Kills {
 		printKillEntry(p, e)
+	}
+}
+
+// permitLeft is how long a replica may sign without asking the store again.
+func permitLeft(r *signerv1.Replica, now time.Time) string {
+	switch left := when(r.PermitUntil).Sub(now); {
+	case r.PermitUntil == nil: // of an older signer
+		return "-"
+	case left <= 0:
+		return "none"
+	default:
+		return fmt.Sprintf("%.1fs", left.Seconds())
+	}
+}
+
+// printActivity writes what all replicas together do, and did in the last hour.
+func printActivity(p *printer, a *signerv1.GetActivityResponse) {
+	if a == nil {
+		return
+	}
+	var signed, refused, failed float64
+	for _, r := range a.Replicas {
+		signed, refused, failed = signed+r.SignedRate, refused+r.RefusedRate, failed+r.FailedRate
+	}
+	var sum [3]uint64
+	for _, m := range a.Minutes {
+		sum[0], sum[1], sum[2] = sum[0]+m.Signed, sum[1]+m.Refused, sum[2]+m.Failed
+	}
+	p.line("")
+	p.line("Sign requests  signed  %s/s, %d in %dm", perSecond(signed), sum[0], len(a.Minutes))
+	p.line("              refused  %s/s, %d", perSecond(refused), sum[1])
+	p.line("               failed  %s/s, %d", perSecond(failed), sum[2])
+	for _, missing := range a.Missing {
+		p.say(0, "Incomplete: %s.", missing)
 	}
 }

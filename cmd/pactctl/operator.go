@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
@@ -158,6 +159,8 @@ type operator struct {
 	signerv1.AdminServiceClient
 	// issuer is the one to work on, "" to leave it to the signer.
 	issuer string
+	// server is the URL of its admin listener.
+	server string
 }
 
 // operate connects to the signer that the flags name and runs do. Errors of calls
@@ -198,6 +201,9 @@ func (a *app) operate(ctx context.Context, t *target, do func(ctx context.Contex
 		grpc.WithTransportCredentials(transport),
 		grpc.WithPerRPCCredentials(bearer(token)),
 		grpc.WithUserAgent("pactctl/"+version),
+		grpc.WithConnectParams(grpc.ConnectParams{ // whoever watches sees soon that it is back
+			Backoff: backoff.Config{BaseDelay: 200 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2 * time.Second}, MinConnectTimeout: 5 * time.Second,
+		}),
 		grpc.WithUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 			ctx, cancel := context.WithTimeout(ctx, callTimeout)
 			defer cancel()
@@ -217,7 +223,7 @@ func (a *app) operate(ctx context.Context, t *target, do func(ctx context.Contex
 		return fmt.Errorf("connect to %s: %w", s.Server, err)
 	}
 	defer conn.Close()
-	return do(ctx, &operator{signerv1.NewAdminServiceClient(conn), s.Issuer})
+	return do(ctx, &operator{signerv1.NewAdminServiceClient(conn), s.Issuer, s.Server})
 }
 
 // bearer puts the admin token on every call.

@@ -147,17 +147,17 @@ func TestGolden(t *testing.T) {
 		},
 		"fleet": func(p *printer) {
 			printFleet(p, &signerv1.FleetStatusResponse{
-				Version: "1.0.0", Replica: "pact-signer-0", Epoch: 7,
+				Version: "1.0.0", Replica: "pact-signer-0", Epoch: 7, Time: ts(0),
 				Issuers: []*signerv1.IssuerStatus{
 					{Issuer: testIssuer, Algorithm: "ES256", TokenTtl: durationpb.New(2 * time.Minute), Enrolment: "token", SigningKid: testKid, NextSignAt: ts(20 * day), Devices: 1, Credentials: 3, Audiences: 2, Ready: true, SignerUrl: testIssuer},
 					{Issuer: "https://other.example.com", Algorithm: "ES256", TokenTtl: durationpb.New(5 * time.Minute), Enrolment: "closed", Why: "the key schedule is older than 60s", SignerUrl: "https://sign.other.example.com"},
 				},
 				Replicas: []*signerv1.Replica{
-					{Id: "pact-signer-0", Version: "1.0.0", Epoch: 7, Seen: ts(-time.Second), ClockOffset: durationpb.New(12 * time.Millisecond), Ready: true},
-					{Id: "pact-signer-1", Version: "1.0.0", Epoch: 6, Seen: ts(-5 * time.Second), ClockOffset: durationpb.New(-3 * time.Millisecond)},
+					{Id: "pact-signer-0", Version: "1.0.0", Epoch: 7, Seen: ts(-time.Second), PermitUntil: ts(2 * time.Second), ClockOffset: durationpb.New(12 * time.Millisecond), Ready: true},
+					{Id: "pact-signer-1", Version: "1.0.0", Epoch: 6, Seen: ts(-5 * time.Second), PermitUntil: ts(-2 * time.Second), ClockOffset: durationpb.New(-3 * time.Millisecond)},
 				},
 				Kills: []*signerv1.KillEntry{entry},
-			})
+			}, topPicture().activity)
 		},
 		"registration": func(p *printer) {
 			printRegistration(p, "https://larkline.example.com", &signerv1.RegisterProviderResponse{PlatformId: "p_1", Name: "my-agents", Issuer: testIssuer, JwksUri: testIssuer + "/.well-known/jwks.json", Created: true})

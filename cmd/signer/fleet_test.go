@@ -1,6 +1,8 @@
 package main
 
 import (
+	"errors"
+	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -59,4 +61,48 @@ func TestInitWithRedis(t *testing.T) {
 		t.Errorf("subject %s, was %s", again, subject)
 	}
 	p.stop()
+}
+
+// Something that runs init by itself makes no token, and adds no issuer that is mistyped.
+func TestInitByItself(t *testing.T) {
+	redis := servers.StartRedis(t, servers.RedisOptions{})
+	data := t.TempDir()
+	initialise := func(more ...string) (int, string) {
+		t.Helper()
+		code, out, errs := run(t, nil, append([]string{
+			"init", "--data", data, "--set", "store.kind=redis", "--set", "store.redis.addresses=" + redis.Addr(), "--no-admin-token", "--keep-issuers",
+		}, more...)...)
+		return code, out + errs
+	}
+	issuer := []string{"--set", "issuers.0.url=http://issuer.localhost"}
+	for _, role := range []string{"", "operator"} {
+		args := issuer
+		if role != "" {
+			args = append(args, "--set", "admin.tokens.0.name=oncall", "--set", "admin.tokens.0.role="+role, "--set", "admin.tokens.0.hash=sha256:"+strings.Repeat("0", 64))
+		}
+		if code, said := initialise(args...); code != exitFailure || !strings.Contains(said, "admin.tokens") {
+			t.Errorf("nobody may administer (%q): %d %s", role, code, said)
+		}
+	}
+	admin := []string{"--set", "admin.tokens.0.name=oncall", "--set", "admin.tokens.0.role=admin", "--set", "admin.tokens.0.hash=sha256:" + strings.Repeat("0", 64)}
+	for range 2 {
+		if code, said := initialise(append(issuer, admin...)...); code != exitOK || !strings.Contains(said, "none; admin.tokens says who operates") {
+			t.Fatalf("%d %s", code, said)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(data, "admin-token")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a token was written: %v", err)
+	}
+	mistyped := append([]string{"--set", "issuers.0.url=http://isuer.localhost"}, admin...)
+	if code, said := initialise(mistyped...); code != exitFailure || !strings.Contains(said, "no issuer http://isuer.localhost") {
+		t.Errorf("a mistyped issuer: %d %s", code, said)
+	}
+	if code, said := initialise(append(mistyped, "--keep-issuers=false")...); code != exitOK || !strings.Contains(said, "new issuer now: http://isuer.localhost") {
+		t.Errorf("a new issuer: %d %s", code, said)
+	}
+	for _, flag := range []string{"--no-admin-token", "--keep-issuers"} {
+		if code, _, errs := run(t, nil, "init", "--data", t.TempDir(), flag); code != exitFailure || !strings.Contains(errs, flag) {
+			t.Errorf("embedded, %s: %d %s", flag, code, errs)
+		}
+	}
 }

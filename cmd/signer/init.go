@@ -27,6 +27,10 @@ replicas wait for it: it writes into custody that the deployment is being made,
 marks the store, and writes that it is ready. Interrupted, it is run again. It
 refuses a Redis that forgets, or that holds another deployment's records.
 
+Where something runs init by itself, as the Helm chart does, --no-admin-token
+leaves operating to the tokens of admin.tokens, and --keep-issuers refuses a
+mistyped issuer, which would get keys of its own.
+
 The token itself is not kept anywhere else. If its file is lost, run init
 --new-admin-token (an embedded signer is stopped for that): the old token ends.`,
 		Example: `  signer init --data ./state
@@ -41,7 +45,10 @@ The token itself is not kept anywhere else. If its file is lost, run init
 	cmd.Flags().BoolVar(&options.NewAdminToken, "new-admin-token", false, "replace the first admin token by a new one")
 	cmd.Flags().StringVar(&options.AdminTokenFile, "admin-token-file", "", "with store.kind redis: `file` that a new admin token is written to (default admin-token in the data folder)")
 	cmd.Flags().BoolVar(&options.ShowAdminToken, "show-admin-token", false, "with store.kind redis: print a new admin token, this once, and write it to no file")
-	cmd.MarkFlagsMutuallyExclusive("admin-token-file", "show-admin-token")
+	cmd.Flags().BoolVar(&options.NoAdminToken, "no-admin-token", false, "with store.kind redis: make no first admin token; admin.tokens says who operates")
+	cmd.MarkFlagsMutuallyExclusive("admin-token-file", "show-admin-token", "no-admin-token")
+	cmd.MarkFlagsMutuallyExclusive("new-admin-token", "no-admin-token")
+	cmd.Flags().BoolVar(&options.KeepIssuers, "keep-issuers", false, "with store.kind redis: refuse issuers that the deployment does not have yet, instead of adding them")
 	cmd.Flags().BoolVar(&options.AcceptLostStore, "accept-lost-store", false, "make an empty store in place of a lost one, and close enrolment")
 	cmd.Flags().BoolVar(&options.AcceptRolledBackStore, "accept-rolled-back-store", false, "take a store that is older than custody knows it, and close enrolment")
 	cmd.Flags().BoolVar(&options.OpenEnrolment, "open-enrolment", false, "after either, go back to the configured enrolment mode")
@@ -101,6 +108,8 @@ func printInit(out io.Writer, r server.InitResult) error {
 		line("Admin token", "%s (new)", r.AdminTokenFile)
 	case r.AdminTokenFile != "":
 		line("Admin token", "%s (kept)", r.AdminTokenFile)
+	case r.NoAdminToken:
+		line("Admin token", "none; admin.tokens says who operates")
 	default:
 		line("Admin token", "kept; init --new-admin-token makes another")
 	}

@@ -196,7 +196,7 @@ func TestServe(t *testing.T) {
 			`pact_signer_requests_total{face="rest",method="sign",result="ok"}`,
 			`pact_signer_requests_total{face="rest",method="sign",result="audience_not_registered"}`,
 			`pact_signer_requests_total{face="grpc",method="sign",result="unauthorized"}`,
-			`pact_signer_request_seconds_count{face="rest",method="jwks"}`,
+			`pact_signer_request_duration_seconds_count{face="rest",method="jwks"}`,
 			`pact_signer_key_transition_timestamp_seconds{issuer="` + p.info.Public + `",key="current"}`,
 			`pact_signer_published_keys{issuer="` + p.info.Public + `"} 1`,
 			"pact_signer_permit_remaining_seconds ",

@@ -172,7 +172,7 @@ For a fresh Vault in place of a lost one: --restore-subject-key.`,
   signer vault bootstrap --config signer.yaml --with-role \
     --backup subject.backup --backup-to age1…
   signer vault bootstrap --config signer.yaml --with-role \
-    --service-account pact/signer
+    --service-account pact/pact-signer --kubernetes-audience vault
   signer vault bootstrap --config signer.yaml \
     --restore-subject-key subject.backup --identity offline.key`,
 		Args: cobra.NoArgs,
@@ -188,6 +188,8 @@ For a fresh Vault in place of a lost one: --restore-subject-key.`,
 	withRole := cmd.Flags().Bool("with-role", false, "make the role that custody.vault.auth logs in with")
 	account := cmd.Flags().String("service-account", "", "`namespace/name` of the signer's service account (kubernetes)")
 	host := cmd.Flags().String("kubernetes-host", "", "`URL` of the API server, for an auth method that has none yet (default https://kubernetes.default.svc)")
+	ca := cmd.Flags().String("kubernetes-ca-file", "", "`file` with the authority of the API server's certificate, for such a method of a Vault outside the cluster")
+	reviewer := cmd.Flags().String("kubernetes-reviewer-token-file", "", "`file` with the token of a service account that may review tokens (system:auth-delegator), for the same")
 	audience := cmd.Flags().String("kubernetes-audience", "", "`audience` that the service account's token must be for (default: any)")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		cfg, err := flags.load()
@@ -206,6 +208,14 @@ For a fresh Vault in place of a lost one: --restore-subject-key.`,
 		if *withRole {
 			if err := roleOptions(&o, cfg.Custody.Vault.Auth, *account, *host, *audience); err != nil {
 				return usageError{err}
+			}
+			if o.Kubernetes != nil {
+				if o.Kubernetes.CA, err = contentOf("--kubernetes-ca-file", *ca); err != nil {
+					return usageError{err}
+				}
+				if o.Kubernetes.ReviewerToken, err = contentOf("--kubernetes-reviewer-token-file", *reviewer); err != nil {
+					return usageError{err}
+				}
 			}
 		}
 		client, err := operatorClient(cfg)
@@ -278,6 +288,22 @@ func roleOptions(o *vault.BootstrapOptions, auth config.VaultAuth, account, host
 		return errors.New("--with-role needs custody.vault.auth.method approle or kubernetes")
 	}
 	return nil
+}
+
+// contentOf reads the file of a flag, if it is given.
+func contentOf(flag, file string) (string, error) {
+	if file == "" {
+		return "", nil
+	}
+	content, err := os.ReadFile(file)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", flag, err)
+	}
+	text := strings.TrimSpace(string(content))
+	if text == "" {
+		return "", fmt.Errorf("%s: %s is empty", flag, file)
+	}
+	return text, nil
 }
 
 func ageRecipients(given []string) ([]age.Recipient, error) {

@@ -153,19 +153,24 @@ func TestVaultUsage(t *testing.T) {
 	address := "--set=custody.vault.addresses.0=http://127.0.0.1:1"
 	approle := []string{"--set=custody.kind=vault", address, "--set=custody.vault.auth.method=approle",
 		"--set=custody.vault.auth.roleIdFile=/r", "--set=custody.vault.auth.secretIdFile=/s"}
+	kubernetes := []string{"--set=custody.kind=vault", address, "--set=custody.vault.auth.method=kubernetes", "--set=custody.vault.auth.role=r"}
 	for name, c := range map[string]struct {
 		args []string
 		says string
 	}{
-		"a word that is no command":   {[]string{"vault", "bootsrap"}, `unknown command "bootsrap"`},
-		"check without Vault":         {[]string{"vault", "check"}, "custody.kind is local"},
-		"no address":                  {[]string{"vault", "bootstrap"}, "VAULT_ADDR"},
-		"no token":                    {append([]string{"vault", "bootstrap"}, approle...), "VAULT_TOKEN"},
-		"a backup for nobody":         {[]string{"vault", "bootstrap", "--backup", "f"}, "backup-to"},
-		"a backup for a wrong one":    {[]string{"vault", "bootstrap", "--backup", "f", "--backup-to", "age1nobody"}, "--backup-to"},
-		"no identity":                 {[]string{"vault", "bootstrap", "--restore-subject-key", "f"}, "identity"},
-		"a file without an identity":  {[]string{"vault", "bootstrap", "--restore-subject-key", "f", "--identity", notIdentity}, "holds no age identity"},
-		"a role for no method":        {[]string{"vault", "bootstrap", "--with-role"}, "custody.vault.auth.method"},
+		"a word that is no command":  {[]string{"vault", "bootsrap"}, `unknown command "bootsrap"`},
+		"check without Vault":        {[]string{"vault", "check"}, "custody.kind is local"},
+		"no address":                 {[]string{"vault", "bootstrap"}, "VAULT_ADDR"},
+		"no token":                   {append([]string{"vault", "bootstrap"}, approle...), "VAULT_TOKEN"},
+		"a backup for nobody":        {[]string{"vault", "bootstrap", "--backup", "f"}, "backup-to"},
+		"a backup for a wrong one":   {[]string{"vault", "bootstrap", "--backup", "f", "--backup-to", "age1nobody"}, "--backup-to"},
+		"no identity":                {[]string{"vault", "bootstrap", "--restore-subject-key", "f"}, "identity"},
+		"a file without an identity": {[]string{"vault", "bootstrap", "--restore-subject-key", "f", "--identity", notIdentity}, "holds no age identity"},
+		"a role for no method":       {[]string{"vault", "bootstrap", "--with-role"}, "custody.vault.auth.method"},
+		"no file of an authority": {append([]string{"vault", "bootstrap", "--with-role", "--service-account", "pact/signer",
+			"--kubernetes-ca-file", "/nowhere"}, kubernetes...), "--kubernetes-ca-file"},
+		"no token of a reviewer": {append([]string{"vault", "bootstrap", "--with-role", "--service-account", "pact/signer",
+			"--kubernetes-reviewer-token-file", "/nowhere"}, kubernetes...), "--kubernetes-reviewer-token-file"},
 		"a prefix that Vault refuses": {[]string{"vault", "policy", "--set", "custody.vault.prefix=a*"}, "prefix"},
 	} {
 		code, _, errs := run(t, nil, c.args...)

@@ -56,6 +56,14 @@ type KubernetesOptions struct {
 	// Host is the API server as Vault reaches it, for a mount that has none yet.
 	// Default: https://kubernetes.default.svc.
 	Host string
+	// CA is the authority of the API server's certificate, in PEM, for such a mount.
+	// Empty, Vault takes that of its own pod: it must run in the cluster.
+	CA string
+	// ReviewerToken is what Vault asks the API server about tokens with, for such a
+	// mount: of a service account that is bound to system:auth-delegator. Empty, it
+	// takes that of its own pod, and outside a cluster the very token in question,
+	// which must be for the API server and allowed to do that then.
+	ReviewerToken string
 	// ServiceAccount and Namespace of the signer's pods.
 	ServiceAccount, Namespace string
 	// Audience of the service account's token; empty: any.
@@ -702,10 +710,23 @@ func (b *bootstrap) kubernetes(ctx context.Context) error {
 	}
 	if had == nil || orElse(stringOf(had.Data["kubernetes_host"]), "") == "" {
 		host := orElse(o.Host, "https://kubernetes.default.svc")
-		if _, err := b.client.Logical().WriteWithContext(ctx, config, map[string]any{"kubernetes_host": host}); err != nil {
+		data := map[string]any{"kubernetes_host": host}
+		if o.CA != "" {
+			data["kubernetes_ca_cert"] = o.CA
+		}
+		if o.ReviewerToken != "" {
+			data["token_reviewer_jwt"] = o.ReviewerToken
+		}
+		if _, err := b.client.Logical().WriteWithContext(ctx, config, data); err != nil {
+			if o.CA == "" && strings.Contains(err.Error(), "serviceaccount/ca.crt") {
+				return fmt.Errorf("write %s: Vault runs in no pod, so tell it the authority of the API server (--kubernetes-ca-file): %w", config, err)
+			}
 			return fmt.Errorf("write %s: %w", config, err)
 		}
 		b.step(stepMade, "%s with host %s", config, host)
+		if o.CA != "" && o.ReviewerToken == "" {
+			b.note("unless Vault runs in the cluster, it has no token of its own to ask the API server with: give it one (token_reviewer_jwt of %s), or bind the signer's service account to system:auth-delegator and let its token be for the API server", config)
+		}
 	} else {
 		b.step(stepFound, "%s with host %s", config, had.Data["kubernetes_host"])
 	}

@@ -554,11 +554,14 @@ func (k *kubernetesVault) RoundTrip(r *http.Request) (*http.Response, error) {
 			return answer(200, k.data[path])
 		}
 		var body map[string]any
-		err := json.NewDecoder(r.Body).Decode(&body)
-		k.data[path] = body
-		if err != nil {
+		if err := json.NewDecoder(r.Body).Decode(&body); err != nil {
 			return nil, err
 		}
+		if path == "auth/kubernetes/config" && body["kubernetes_ca_cert"] == nil { // as outside a cluster
+			text := `{"errors":["open /var/run/secrets/kubernetes.io/serviceaccount/ca.crt: no such file or directory"]}`
+			return &http.Response{StatusCode: 400, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(text)), Request: r}, nil
+		}
+		k.data[path] = body
 		return answer(204, nil)
 	default:
 		return k.RoundTripper.RoundTrip(r)
@@ -579,6 +582,10 @@ func TestBootstrapKubernetes(t *testing.T) {
 	o := d.options
 	o.AppRole = nil
 	o.Kubernetes = &KubernetesOptions{ServiceAccount: "signer", Namespace: "pact", Audience: "vault", Host: "https://k8s.example.com"}
+	if _, err := Bootstrap(t.Context(), client, d.cfg, o); err == nil || !strings.Contains(err.Error(), "--kubernetes-ca-file") {
+		t.Errorf("Vault knows no authority of the API server: %v", err)
+	}
+	o.Kubernetes.CA, o.Kubernetes.ReviewerToken = "PEM", "reviewer"
 	for range 2 {
 		if _, err := Bootstrap(t.Context(), client, d.cfg, o); err != nil {
 			t.Fatal(err)
@@ -586,7 +593,7 @@ func TestBootstrapKubernetes(t *testing.T) {
 		o.Kubernetes.Host = "https://other.example.com" // is not taken: there is one
 	}
 	want := map[string]map[string]any{
-		"auth/kubernetes/config": {"kubernetes_host": "https://k8s.example.com"},
+		"auth/kubernetes/config": {"kubernetes_host": "https://k8s.example.com", "kubernetes_ca_cert": "PEM", "token_reviewer_jwt": "reviewer"},
 		"auth/kubernetes/role/" + d.cfg.Prefix: {
 			"bound_service_account_names": []any{"signer"}, "bound_service_account_namespaces": []any{"pact"}, "audience": "vault",
 			"token_policies": []any{d.cfg.Prefix}, "token_no_default_policy": true, "token_ttl": "1h", "token_max_ttl": "24h", "token_num_uses": 0.,

@@ -174,7 +174,7 @@ func (c *checks) login(ctx context.Context) bool {
 		fix := map[string]string{
 			"token":      "put a valid token of the signer's policy into custody.vault.auth.tokenFile",
 			"approle":    "check the files of role id and secret id, and that the role is at custody.vault.auth.mount",
-			"kubernetes": "check the role's service accounts and audience, and custody.vault.auth.role and mount",
+			"kubernetes": "check the role's service accounts and audience, custody.vault.auth.role and mount, and that the service account that Vault reviews tokens with is bound to system:auth-delegator",
 		}[c.cfg.Auth.Method]
 		c.problem("login", err.Error(), fix+"; `signer vault bootstrap` sets it up")
 		return false

@@ -39,6 +39,8 @@ type client struct {
 	current atomic.Int64 // index of the server that is asked first
 	login   *login
 	log     *slog.Logger
+	told    Observer
+	sealed  atomic.Bool // said the last answer
 
 	transport http.RoundTripper
 }
@@ -94,7 +96,10 @@ func newClientOver(cfg Config, transport http.RoundTripper) (*client, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	c := &client{log: log, transport: transport}
+	c := &client{log: log, transport: transport, told: cfg.Observer}
+	if c.told == nil {
+		c.told = silent{}
+	}
 	for _, address := range cfg.Addresses {
 		a, err := newAPI(address, cfg.Namespace, bounded{transport})
 		if err != nil {
@@ -248,7 +253,7 @@ func (c *client) send(ctx context.Context, method, path, token string, body []by
 	for i := range int64(len(c.servers)) {
 		asked := (first + i) % int64(len(c.servers))
 		var answer []byte
-		answer, err = c.ask(ctx, c.servers[asked], method, path, token, body)
+		answer, err = c.observed(ctx, c.servers[asked], method, path, token, body)
 		if !elsewhere(err) {
 			if i > 0 {
 				c.current.CompareAndSwap(first, asked)
@@ -264,6 +269,18 @@ func (c *client) send(ctx context.Context, method, path, token string, body []by
 		}
 	}
 	return nil, err
+}
+
+// observed is ask, with the observer told.
+func (c *client) observed(ctx context.Context, s server, method, path, token string, body []byte) ([]byte, error) {
+	ctx, ended := c.told.Call(ctx, operationOf(path))
+	answer, err := c.ask(ctx, s, method, path, token, body)
+	result := resultOf(ctx, err)
+	ended(result)
+	if result != resultUnreachable && result != resultCancelled {
+		c.sealed.Store(result == resultSealed)
+	}
+	return answer, err
 }
 
 // ask sends one request to one server.

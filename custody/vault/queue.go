@@ -33,6 +33,7 @@ type scheduler struct {
 	// send asks for a batch. It sets signature or err of every item, or returns an
 	// error that goes for all of them.
 	send func(ctx context.Context, q *queue, batch []*item) error
+	full func() // called for an item that is refused; nil: nobody wants to know
 
 	stopped context.Context // every call's context ends with it
 	stop    context.CancelFunc
@@ -57,6 +58,7 @@ type queue struct {
 
 // item is one signature that a caller waits for.
 type item struct {
+	ctx        context.Context // its caller's, for the observer
 	digest     [sha256.Size]byte
 	next, prev *item
 	waiting    bool // in its queue
@@ -90,9 +92,12 @@ func (s *scheduler) sign(ctx context.Context, q *queue, digest []byte) ([]byte, 
 	if ctx.Err() != nil {
 		return nil, contextError(ctx)
 	}
-	it := &item{done: make(chan struct{})}
+	it := &item{ctx: ctx, done: make(chan struct{})}
 	copy(it.digest[:], digest)
 	if err := s.enter(ctx, q, it); err != nil {
+		if err != errClosed && s.full != nil {
+			s.full()
+		}
 		return nil, err
 	}
 	select {

@@ -96,6 +96,7 @@ func newTransit(cfg Config, c *client, mount *kvMount) *transit {
 	}
 	t.calls.Store(uint64(rand.Uint32()))
 	t.scheduler = newScheduler(t.signBatch)
+	t.scheduler.full = c.told.Full
 	ctx, cancel := context.WithCancel(context.Background())
 	t.cancel, t.done = cancel, make(chan struct{})
 	go t.review(ctx)
@@ -570,7 +571,15 @@ func (t *transit) signBatch(ctx context.Context, q *queue, batch []*item) error 
 	if k.replaced.Load() { // since they began to wait
 		return replaced(k.name)
 	}
+	ctx, ended := t.client.told.Batch(ctx, len(batch), func(yield func(context.Context) bool) {
+		for _, it := range batch {
+			if !yield(it.ctx) {
+				return
+			}
+		}
+	})
 	answer, login, err := t.client.request(ctx, http.MethodPost, t.mount+"/sign/"+k.name, appendBatch(nil, call, batch))
+	ended()
 	if err != nil {
 		return t.explain(ctx, k, err)
 	}

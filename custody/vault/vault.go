@@ -86,6 +86,8 @@ type Config struct {
 	// Log gets what an operator should know; nil: nobody does. It never gets a
 	// token or a key.
 	Log *slog.Logger
+	// Observer is told of every call to Vault; nil: nobody is.
+	Observer Observer
 }
 
 // Auth says how to log in to Vault. Secrets are read from files again at every

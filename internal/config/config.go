@@ -60,6 +60,8 @@ type Config struct {
 	Admin Admin `yaml:"admin"`
 	// Log is about the log on standard error.
 	Log Log `yaml:"log"`
+	// Tracing sends traces of requests to a collector.
+	Tracing Tracing `yaml:"tracing"`
 	// DrainTimeout bounds how long requests in flight may take to finish once
 	// the process was told to stop; 1s to 5m. Default: 10s.
 	DrainTimeout time.Duration `yaml:"drainTimeout"`
@@ -312,6 +314,34 @@ type Log struct {
 	Format string `yaml:"format"`
 }
 
+// Tracing sends traces of requests to an OpenTelemetry collector, by OTLP. They hold
+// neither tokens nor who called.
+type Tracing struct {
+	// Endpoint is the collector's host:port, and for protocol http also the path that
+	// follows it, which is /v1/traces if there is none. Default: none, nothing is
+	// traced.
+	Endpoint string `yaml:"endpoint"`
+	// Protocol is grpc or http. Default: grpc.
+	Protocol string `yaml:"protocol"`
+	// Insecure speaks to the collector without TLS.
+	Insecure bool `yaml:"insecure"`
+	// CAFile holds the certificates of the authority that the collector's certificate
+	// is from. Default: the system's.
+	CAFile string `yaml:"caFile"`
+	// HeadersFile holds headers that the collector asks for, such as a token, one
+	// "name: value" on each line. It is read at the start. Default: none.
+	HeadersFile string `yaml:"headersFile"`
+	// SampleRatio is which part of the requests is traced, 0 to 1. Default: 0.1.
+	SampleRatio float64 `yaml:"sampleRatio"`
+	// TrustParent goes on with the trace that a caller names in its traceparent
+	// header, and traces a request if the caller does: for callers that are all
+	// known. Default: false, every request is a trace of its own.
+	TrustParent bool `yaml:"trustParent"`
+}
+
+// Enabled reports whether anything is traced.
+func (t Tracing) Enabled() bool { return t.Endpoint != "" }
+
 // Development is for demonstrations and tests.
 type Development struct {
 	// TimeScale divides every duration of tokens, keys and the kill switch: with
@@ -341,6 +371,7 @@ func Default() Config {
 		}},
 		Store:        Store{Kind: "bolt", Redis: Redis{Mode: "standalone", Prefix: "pact"}},
 		Log:          Log{Level: "info", Format: "auto"},
+		Tracing:      Tracing{Protocol: "grpc", SampleRatio: 0.1},
 		DrainTimeout: 10 * time.Second,
 		Development:  Development{TimeScale: 1},
 	}

@@ -290,6 +290,18 @@ func TestRefused(t *testing.T) {
 		"redis, tls not said":   {yaml: redis("tls: {caFile: a}"), want: []string{"store.redis.tls.enabled"}},
 		"redis, prefix":         {yaml: redis("prefix: 'a{b}'"), want: []string{"store.redis.prefix"}},
 		"redis, acks":           {yaml: redis("acks: -1"), want: []string{"store.redis.acks"}},
+		"tracing, protocol":     {yaml: "tracing: {protocol: udp}\n", want: []string{"tracing.protocol", "http"}},
+		"tracing, ratio":        {yaml: "tracing: {sampleRatio: 1.5}\n", want: []string{"tracing.sampleRatio", "0 for none"}},
+		"tracing, ratio nan":    {yaml: "tracing: {sampleRatio: .nan}\n", want: []string{"tracing.sampleRatio"}},
+		"tracing, not said":     {yaml: "tracing: {caFile: a}\n", want: []string{"tracing.endpoint", "not used"}},
+		"tracing, scheme":       {yaml: "tracing: {endpoint: 'https://c.example:4317'}\n", want: []string{"tracing.endpoint", "without a scheme"}},
+		"tracing, no port":      {yaml: "tracing: {endpoint: c.example}\n", want: []string{"tracing.endpoint", "host:port"}},
+		"tracing, user":         {yaml: "tracing: {endpoint: 'u:hunter2@c.example:4317'}\n", want: []string{"tracing.endpoint"}},
+		"tracing, grpc path":    {yaml: "tracing: {endpoint: 'c.example:4317/v1/traces'}\n", want: []string{"tracing.endpoint", "protocol http"}},
+		"tracing, query":        {yaml: "tracing: {endpoint: 'c.example:4318/v1?key=hunter2', protocol: http}\n", want: []string{"tracing.endpoint"}},
+		"tracing, bad path":     {yaml: "tracing: {endpoint: 'c.example:4318/%zz', protocol: http}\n", want: []string{"tracing.endpoint", "/v1/traces"}},
+		"tracing, both":         {yaml: "tracing: {endpoint: 'c.example:4317', insecure: true, caFile: a}\n", want: []string{"tracing.caFile", "insecure"}},
+		"tracing, inline":       {yaml: "tracing: {endpoint: 'c.example:4317', headers: hunter2}\n", want: []string{"unknown key tracing.headers", "headersFile"}},
 		"scale on a real host":  {yaml: issuer + "development: {timeScale: 60}\n", want: []string{"development.timeScale", "loopback"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -342,6 +354,8 @@ func TestAccepted(t *testing.T) {
 		"redis, sentinel": redis("mode: sentinel, masterName: pact, sentinelUsername: s, sentinelPasswordFile: f"),
 		"redis, cluster":  "issuers: [{url: https://pa.example.com}]\nstore: {kind: redis, redis: {mode: cluster, addresses: ['a:6379', 'b:6379']}}\ninsecure: {redis: true}\n",
 		"offset":          "development: {clockOffset: -15s}\n",
+		"tracing":         "tracing: {endpoint: 'c.example:4317', caFile: a, headersFile: b, sampleRatio: 0, trustParent: true}\n",
+		"tracing, http":   "tracing: {endpoint: '[::1]:4318/otlp/v1/traces', protocol: http, insecure: true, sampleRatio: 1}\n",
 		"token":           "admin: {tokens: [{name: ci, role: viewer, hash: '" + hash + "'}]}\n",
 	} {
 		t.Run(name, func(t *testing.T) {

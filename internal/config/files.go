@@ -58,6 +58,12 @@ func (c Config) CheckFiles(logins bool) error {
 		authority("store.redis.tls.caFile", redis.TLS.CAFile)
 		pair("store.redis.tls", redis.TLS.CertFile, redis.TLS.KeyFile)
 	}
+	if c.Tracing.Enabled() {
+		authority("tracing.caFile", c.Tracing.CAFile)
+		if _, err := c.Tracing.Headers(); err != nil {
+			v = append(v, err)
+		}
+	}
 	return errors.Join(v...)
 }
 

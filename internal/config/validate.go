@@ -49,6 +49,7 @@ func (c Config) Validate() error {
 	}
 	v.oneOf("log.level", c.Log.Level, "debug", "info", "warn", "error")
 	v.oneOf("log.format", c.Log.Format, "auto", "json", "text")
+	c.Tracing.validate(&v)
 	v.between("drainTimeout", c.DrainTimeout, time.Second, 5*time.Minute)
 	return errors.Join(v...)
 }

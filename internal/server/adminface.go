@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"crypto/sha256"
 	"net/http"
 	"slices"
@@ -9,19 +10,22 @@ import (
 
 	"google.golang.org/grpc/codes"
 
+	"github.com/pactsigner/pactsigner/internal/console"
 	"github.com/pactsigner/pactsigner/signer"
 )
 
-// adminFace serves operators. The first admin token's hash is in custody: until it
-// has been read, only the tokens that the configuration names are known.
+// adminFace serves operators: the admin service, and the page on it. The first admin
+// token's hash is in custody: until it has been read, only the tokens that the
+// configuration names are known.
 type adminFace struct {
 	config signer.AdminConfig // without Tokens
 	more   []signer.AdminToken
+	page   *console.Console
 
-	mu      sync.RWMutex
-	first   string // the hash that handler knows
-	known   bool   // custody was asked for it
-	handler http.Handler
+	mu    sync.RWMutex
+	first string        // the hash that admin knows
+	known bool          // custody was asked for it
+	admin *signer.Admin // nil: no token is known
 }
 
 func newAdminFace(cfg signer.AdminConfig, more []signer.AdminToken) (*adminFace, error) {
@@ -63,20 +67,50 @@ func (f *adminFace) serve(tokens []signer.AdminToken) error {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.handler = admin.Handler()
+	f.admin = admin
 	return nil
+}
+
+// current is the service, if any token is known, and whether the first one is.
+func (f *adminFace) current() (*signer.Admin, bool) {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	return f.admin, f.known
+}
+
+// servePage mounts the operator's page. secret is the same on every replica and known
+// to nobody else.
+func (f *adminFace) servePage(issuers []issuer, secret func(context.Context) ([]byte, error)) error {
+	cfg := console.Config{
+		Admin: func() (console.Admin, bool) {
+			admin, known := f.current()
+			if admin == nil {
+				return nil, known
+			}
+			return admin, known
+		},
+		Secret: secret, Replica: f.config.Replica, Version: f.config.Version, Now: f.config.Now, Log: f.config.Log,
+	}
+	for _, is := range issuers {
+		cfg.Issuers = append(cfg.Issuers, console.Issuer{URL: is.url, Period: is.params.Period, Lead: is.params.Lead})
+	}
+	var err error
+	f.page, err = console.New(cfg)
+	return err
 }
 
 // ServeHTTP implements http.Handler.
 func (f *adminFace) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	f.mu.RLock()
-	handler, known := f.handler, f.known
-	f.mu.RUnlock()
-	if handler == nil || !known && !f.configured(r) {
+	if f.page != nil && console.Serves(r.URL.Path) {
+		f.page.ServeHTTP(w, r)
+		return
+	}
+	admin, known := f.current()
+	if admin == nil || !known && !f.configured(r) {
 		adminUnknown(w, r)
 		return
 	}
-	handler.ServeHTTP(w, r)
+	admin.Handler().ServeHTTP(w, r)
 }
 
 // configured says whether a request has a token that the configuration names.
@@ -102,4 +136,14 @@ func adminUnknown(w http.ResponseWriter, r *http.Request) {
 	h.Set("Retry-After", "2")
 	w.WriteHeader(http.StatusServiceUnavailable)
 	writeJSON(w, map[string]any{"code": int(codes.Unavailable), "message": message})
+}
+
+// pageSecrets is what the secret of the page's sessions is derived from. No subject
+// is: those messages begin with a length.
+const pageSecrets = "pact sessions of the operator's page"
+
+// pageSecret is derived in custody, so that replicas have it in common, and nobody
+// has it who has read a configuration or the store.
+func (s *Server) pageSecret(ctx context.Context) ([]byte, error) {
+	return s.state.keyring.MAC(ctx, []byte(pageSecrets))
 }

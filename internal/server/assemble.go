@@ -37,26 +37,30 @@ func (s *Server) assemble(ctx context.Context) error {
 	if s.state.shared != nil {
 		atStart = &gate{HighWater: highWater, keeper: s.keeper, store: s.state.shared}
 	}
+	observed := &observedStore{s.state.store, s.metrics}
+	keyring := &observedKeyring{s.state.keyring, s.metrics}
 	s.guard = killswitch.NewGuard(killswitch.GuardConfig{
-		Store:     s.state.store,
-		HighWater: atStart,
-		Now:       s.now,
-		Replica:   s.replica,
-		Version:   s.version,
-		Params:    s.switchParams,
-		Revisions: s.revisions,
-		Ready:     func() bool { return s.mayServe() == nil },
-		OnGrant:   s.observe,
-		Log:       s.log,
+		Store:        observed,
+		HighWater:    atStart,
+		Now:          s.now,
+		Replica:      s.replica,
+		Version:      s.version,
+		Params:       s.switchParams,
+		Revisions:    s.revisions,
+		Ready:        func() bool { return s.mayServe() == nil },
+		OnGrant:      s.observe,
+		OnRegression: s.metrics.regressed.Inc,
+		Log:          s.log,
 	})
 	s.metrics.registry.MustRegister(collector{s})
+	s.metrics.serve(s.info.Issuers)
 
 	issuers := s.signerIssuers()
 	proxies := make([]netip.Prefix, len(s.cfg.TrustedProxies))
 	for i, cidr := range s.cfg.TrustedProxies {
 		proxies[i] = netip.MustParsePrefix(cidr) // validated
 	}
-	var store signer.Store = s.state.store
+	var store signer.Store = observed
 	if s.state.shared != nil {
 		store = &doubting{Store: store, doubt: s.guard.Doubt}
 	}
@@ -64,12 +68,13 @@ func (s *Server) assemble(ctx context.Context) error {
 	s.service, err = signer.New(signer.Config{
 		Store:          store,
 		Guard:          s.guard,
-		Keyring:        subjectKeyring{s.state.keyring, s.subject},
+		Keyring:        subjectKeyring{keyring, s.subject},
 		Issuers:        issuers,
 		TrustedProxies: proxies,
 		SignDeadline:   s.signDeadline(),
 		Now:            s.now,
 		Log:            s.log,
+		Observer:       s.metrics,
 	})
 	if err != nil {
 		return err
@@ -78,7 +83,7 @@ func (s *Server) assemble(ctx context.Context) error {
 		return err
 	}
 	s.publicServer = s.public.httpServer(s.metrics.observeHTTP(s.service.Handler()), requestTimeout, s.log)
-	s.adminServer = s.admin.httpServer(identify(s.operators), adminTimeout, s.log)
+	s.adminServer = s.admin.httpServer(s.metrics.identify(s.operators), adminTimeout, s.log)
 	s.adminServer.Protocols = bothVersions()
 	s.opsServer = s.ops.httpServer(s.opsHandler(), requestTimeout, s.log)
 	s.assembleGRPC()
@@ -92,10 +97,11 @@ func (s *Server) assembleAdmin(highWater killswitch.HighWater, issuers []signer.
 		return err
 	}
 	s.heads = s.auditHead()
+	observed := &observedStore{s.state.store, s.metrics}
 	cfg := signer.AdminConfig{
-		Store: s.state.store,
+		Store: observed,
 		Switch: killswitch.NewSwitch(killswitch.SwitchConfig{
-			Store: s.state.store, HighWater: highWater, Params: s.switchParams,
+			Store: observed, HighWater: highWater, Params: s.switchParams, OnBarrier: s.metrics.barrier,
 		}),
 		AuditHead: s.heads,
 		State: &adminState{
@@ -106,15 +112,21 @@ func (s *Server) assembleAdmin(highWater killswitch.HighWater, issuers []signer.
 		Ready:      s.mayServe,
 		LongestTTL: s.longestTTL(),
 		KillParams: s.switchParams,
-		Fleet:      s.state.store,
+		Fleet:      observed,
+		Activities: observed,
+		Activity:   s.activity.read,
 		Keyring:    subjectKeyring{s.state.keyring, s.subject},
 		Issuers:    issuers,
 		Now:        s.now,
 		Version:    s.version,
 		Replica:    s.replica,
 		Log:        s.log,
+		Observe:    s.metrics.adminCall,
 	}
 	if s.operators, err = newAdminFace(cfg, more); err != nil {
+		return err
+	}
+	if err := s.operators.servePage(s.issuers, s.pageSecret); err != nil {
 		return err
 	}
 	s.keeper.changed = s.recordChanged
@@ -172,6 +184,7 @@ func (s *Server) signDeadline() time.Duration {
 // makeKeys makes every issuer's controller. That of an embedded signer loads its
 // schedule, or makes it.
 func (s *Server) makeKeys(ctx context.Context) error {
+	observed := &observedStore{s.state.store, s.metrics}
 	for i := range s.issuers {
 		is := &s.issuers[i]
 		is.params = is.RotationParams().Scaled(s.cfg.Development.TimeScale)
@@ -179,8 +192,8 @@ func (s *Server) makeKeys(ctx context.Context) error {
 			Issuer:  is.url,
 			Params:  is.params,
 			Keyring: s.state.keyring,
-			Mirror:  s.state.store,
-			Fleet:   s.state.store,
+			Mirror:  observed,
+			Fleet:   observed,
 			Replica: s.replica,
 			Now:     s.now,
 			Log:     s.log,
@@ -253,8 +266,10 @@ func (s *Server) revisions() map[string]uint64 {
 	return m
 }
 
-// observe passes the newest revisions, which a permit brings, to the schedules.
+// observe passes on what a permit brings: the newest revisions to the schedules, and
+// the store's clock to what counts by it.
 func (s *Server) observe(g killswitch.Grant) {
+	s.activity.tell(g.Time)
 	for _, is := range s.issuers {
 		is.keys.Observe(g.Revisions[is.url])
 	}
@@ -268,8 +283,8 @@ func (s *Server) assembleGRPC() {
 		grpc.ConnectionTimeout(headerTimeout),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: keepaliveInterval, MaxConnectionIdle: idleTimeout}),
 	)
-	if s.grpc.tls != nil {
-		options = append(options, grpc.Creds(credentials.NewTLS(s.grpc.tls)))
+	if s.grpc.certificate != nil {
+		options = append(options, grpc.Creds(credentials.NewTLS(s.grpc.certificate.tlsConfig())))
 	}
 	s.grpcServer = grpc.NewServer(options...)
 	s.service.Register(s.grpcServer)

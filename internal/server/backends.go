@@ -35,6 +35,7 @@ type records interface {
 	killswitch.Store
 	rotation.Mirror
 	rotation.Fleet
+	signer.ActivityStore
 	AuditHead(ctx context.Context) (last, written audit.Head, err error)
 	Now(ctx context.Context) (time.Time, error)
 	Close() error
@@ -52,10 +53,13 @@ type shared interface {
 	CheckServer(ctx context.Context) error
 }
 
-// openKeyring opens custody. A Vault need not be there yet.
-func openKeyring(cfg config.Config, log *slog.Logger) (keyring, error) {
+// openKeyring opens custody. A Vault need not be there yet; told learns of its calls,
+// if it is not nil.
+func openKeyring(cfg config.Config, log *slog.Logger, told vault.Observer) (keyring, error) {
 	if cfg.Custody.Kind == "vault" {
-		k, err := vault.Open(VaultConfig(cfg, log))
+		c := VaultConfig(cfg, log)
+		c.Observer = told
+		k, err := vault.Open(c)
 		if err != nil {
 			return nil, fmt.Errorf("custody: %w", err)
 		}

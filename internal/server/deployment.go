@@ -15,6 +15,7 @@ import (
 	"github.com/go-json-experiment/json"
 
 	"github.com/pactsigner/pactsigner/custody"
+	"github.com/pactsigner/pactsigner/custody/vault"
 	"github.com/pactsigner/pactsigner/internal/audit"
 	"github.com/pactsigner/pactsigner/internal/config"
 	"github.com/pactsigner/pactsigner/internal/store/bolt"
@@ -170,6 +171,7 @@ func (s *state) close() error {
 
 // openOptions are what only `signer init` asks for.
 type openOptions struct {
+	vault                 vault.Observer
 	store                 bolt.Options
 	newAdminToken         bool
 	acceptLostStore       bool
@@ -203,7 +205,7 @@ func openState(ctx context.Context, cfg config.Config, o openOptions, log *slog.
 			return nil, fmt.Errorf("make the data folder: %w", err)
 		}
 	}
-	keyring, err := openKeyring(cfg, log)
+	keyring, err := openKeyring(cfg, log, o.vault)
 	if err != nil {
 		return nil, err
 	}

@@ -13,7 +13,7 @@ import (
 
 // The configurations and the Redis user that the operators' page shows are right.
 func TestOperatingPage(t *testing.T) {
-	page, err := os.ReadFile("../../docs/operating.md")
+	page, err := os.ReadFile("../../docs/operations.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -265,7 +265,7 @@ func testNotInitialised(t *testing.T, v *servers.Vault) {
 	if n := redis.Do("DBSIZE"); n != int64(0) {
 		t.Errorf("Redis has %v keys", n)
 	}
-	k, err := openKeyring(c, nil)
+	k, err := openKeyring(c, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -30,6 +30,8 @@ type InitResult struct {
 	AdminToken string `json:"adminToken,omitzero"`
 	// NewAdminToken: the token was made just now.
 	NewAdminToken bool `json:"newAdminToken"`
+	// NoAdminToken: the deployment has no first admin token.
+	NoAdminToken bool `json:"noAdminToken,omitzero"`
 	// EnrolmentClosed: every issuer's enrolment is closed, after a store that was lost or went back.
 	EnrolmentClosed bool `json:"enrolmentClosed"`
 	// AddedIssuers are those that a deployment that was initialised before did not have.
@@ -48,6 +50,12 @@ type InitOptions struct {
 	// keeps it nowhere.
 	AdminTokenFile string
 	ShowAdminToken bool
+	// NoAdminToken makes no first admin token, with a store that replicas share: the
+	// configuration names who operates.
+	NoAdminToken bool
+	// KeepIssuers refuses issuers that a deployment that was initialised before does
+	// not have, with a store that replicas share.
+	KeepIssuers bool
 	// These are for an embedded signer; with replicas `pactctl state` does it.
 	AcceptLostStore       bool // make an empty store in place of one that is gone
 	AcceptRolledBackStore bool // take a store that is older than custody knows it
@@ -67,8 +75,11 @@ func Init(ctx context.Context, cfg config.Config, o InitOptions) (InitResult, er
 		o.AdminTokenFile = cmp.Or(o.AdminTokenFile, adminTokenFile(cfg))
 		return initShared(ctx, cfg, o)
 	}
-	if o.AdminTokenFile != "" || o.ShowAdminToken {
-		return InitResult{}, fmt.Errorf("an embedded signer has its first admin token in %s and nowhere else: leave --admin-token-file and --show-admin-token away", adminTokenFile(cfg))
+	if o.AdminTokenFile != "" || o.ShowAdminToken || o.NoAdminToken {
+		return InitResult{}, fmt.Errorf("an embedded signer has its first admin token in %s and nowhere else: leave --admin-token-file, --show-admin-token and --no-admin-token away", adminTokenFile(cfg))
+	}
+	if o.KeepIssuers {
+		return InitResult{}, errors.New("an embedded signer keeps no list of its issuers: leave --keep-issuers away")
 	}
 	s, err := openState(ctx, cfg, openOptions{
 		newAdminToken: o.NewAdminToken, acceptLostStore: o.AcceptLostStore,
@@ -93,7 +104,7 @@ func initShared(ctx context.Context, cfg config.Config, o InitOptions) (_ InitRe
 		return InitResult{}, errors.New("with store.kind redis a loss is accepted on any running replica: `pactctl state status` tells how the store is, `pactctl state accept-loss` gives it up, `pactctl state open-enrolment` opens enrolment again")
 	}
 	log := slog.New(slog.DiscardHandler)
-	keyring, err := openKeyring(cfg, log)
+	keyring, err := openKeyring(cfg, log, nil)
 	if err != nil {
 		return InitResult{}, err
 	}
@@ -126,6 +137,14 @@ func initialise(ctx context.Context, cfg config.Config, keyring custody.Keyring,
 	if err := d.holdsKeysAs(keysOf(cfg)); err != nil {
 		return InitResult{}, err
 	}
+	if err := mayOperate(cfg, d, o); err != nil {
+		return InitResult{}, err
+	}
+	if o.KeepIssuers && d.State == ready {
+		if err := d.fits(urls(cfg.Issuers), keysOf(cfg)); err != nil {
+			return InitResult{}, err
+		}
+	}
 	if rev == 0 {
 		d.Store, d.Keys = rand.Text(), keysOf(cfg)
 		if rev, err = saveDeployment(ctx, keyring, rev, d); err != nil {
@@ -144,14 +163,17 @@ func initialise(ctx context.Context, cfg config.Config, keyring custody.Keyring,
 		return InitResult{}, err
 	}
 	var token tokenState
-	if o.ShowAdminToken {
+	switch {
+	case o.NoAdminToken:
+		result.AdminTokenFile = ""
+	case o.ShowAdminToken:
 		result.AdminTokenFile = ""
 		if o.NewAdminToken || d.AdminToken == "" {
 			var hash signer.Hash
 			result.AdminToken, hash = signer.NewAdminToken()
 			d.AdminToken, token = signer.FormatAdminTokenHash(hash), tokenMade
 		}
-	} else {
+	default:
 		if err := os.MkdirAll(filepath.Dir(o.AdminTokenFile), 0o700); err != nil {
 			return InitResult{}, fmt.Errorf("admin token: %w", err)
 		}
@@ -167,6 +189,7 @@ func initialise(ctx context.Context, cfg config.Config, keyring custody.Keyring,
 	if token == tokenGone {
 		result.AdminTokenFile = ""
 	}
+	result.NoAdminToken = d.AdminToken == ""
 	result.NewAdminToken, result.Note = token == tokenMade, token.noteShared()
 	if len(result.AddedIssuers) > 0 {
 		result.Note = strings.TrimSpace(fmt.Sprintf("The deployment has a new issuer now: %s. If it is mistyped, correct the configuration and run init again: the wrong one stays listed, without keys. %s", strings.Join(result.AddedIssuers, ", "), result.Note))
@@ -188,10 +211,7 @@ func (d *deployment) complete(ctx context.Context, cfg config.Config, keyring cu
 		return nil, signer.ErrOtherSubjectKey
 	}
 	d.Keys = keysOf(cfg)
-	var configured []string
-	for _, is := range cfg.Issuers {
-		configured = append(configured, is.URL)
-	}
+	configured := urls(cfg.Issuers)
 	if slices.Contains(configured, "") { // that of the public listener, which only a replica knows
 		return nil, nil
 	}
@@ -202,6 +222,24 @@ func (d *deployment) complete(ctx context.Context, cfg config.Config, keyring cu
 	added = d.unknownIssuers(configured)
 	d.Issuers = append(slices.Clip(d.Issuers), added...)
 	return added, nil
+}
+
+// urls are the configured URLs of issuers.
+func urls(issuers []config.Issuer) []string {
+	urls := make([]string, len(issuers))
+	for i, is := range issuers {
+		urls[i] = is.URL
+	}
+	return urls
+}
+
+// mayOperate refuses a deployment that nobody could operate.
+func mayOperate(cfg config.Config, d deployment, o InitOptions) error {
+	administers := func(t config.AdminToken) bool { return t.Role == signer.RoleAdmin.String() }
+	if o.NoAdminToken && d.AdminToken == "" && !slices.ContainsFunc(cfg.Admin.Tokens, administers) {
+		return errors.New("without a first admin token nobody could operate the deployment: put a token of role admin into admin.tokens, as `signer token create --role admin` prints it, or leave --no-admin-token away")
+	}
+	return nil
 }
 
 // storeTags is in how many places a store that is whole bears its mark.

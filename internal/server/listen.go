@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -31,8 +30,8 @@ const (
 type face struct {
 	name string
 	net.Listener
-	tls *tls.Config // nil: none
-	url string      // scheme and authority at which this machine reaches it
+	certificate *certificate // nil: no TLS
+	url         string       // scheme and authority at which this machine reaches it
 }
 
 // listen binds a listener.
@@ -40,11 +39,11 @@ func listen(ctx context.Context, name string, c config.Listener) (*face, error) 
 	f := &face{name: name}
 	scheme := "http"
 	if c.TLS() {
-		cert, err := tls.LoadX509KeyPair(c.CertFile, c.KeyFile)
+		cert, err := loadCertificate(c)
 		if err != nil {
 			return nil, fmt.Errorf("listeners.%s: certificate: %w", name, err)
 		}
-		f.tls = &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{cert}}
+		f.certificate = cert
 		scheme = "https"
 	}
 	l, err := (&net.ListenConfig{KeepAlive: keepaliveInterval}).Listen(ctx, "tcp", c.Address)
@@ -79,9 +78,8 @@ func authority(configured string, bound net.Addr, scheme string) string {
 
 // httpServer returns a server with every timeout set.
 func (f *face) httpServer(h http.Handler, write time.Duration, log *slog.Logger) *http.Server {
-	return &http.Server{
+	s := &http.Server{
 		Handler:           h,
-		TLSConfig:         f.tls,
 		ReadHeaderTimeout: headerTimeout,
 		ReadTimeout:       requestTimeout,
 		WriteTimeout:      write,
@@ -89,12 +87,16 @@ func (f *face) httpServer(h http.Handler, write time.Duration, log *slog.Logger)
 		MaxHeaderBytes:    maxHeaderBytes,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
+	if f.certificate != nil {
+		s.TLSConfig = f.certificate.tlsConfig()
+	}
+	return s
 }
 
 // serveHTTP serves until the server is shut down.
 func (f *face) serveHTTP(s *http.Server) error {
 	var err error
-	if f.tls != nil {
+	if f.certificate != nil {
 		err = s.ServeTLS(f.Listener, "", "")
 	} else {
 		err = s.Serve(f.Listener)

@@ -9,12 +9,14 @@ import (
 	"sync"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"github.com/pactsigner/pactsigner/jwks"
+	signerv1 "github.com/pactsigner/pactsigner/proto/pact/signer/v1"
 )
 
 // requestIDHeader carries the id under which a request is in the log. Ids are
@@ -28,13 +30,21 @@ func withRequestID(ctx context.Context) (context.Context, string) {
 	return context.WithValue(ctx, requestIDKey{}, id), id
 }
 
-// contextHandler adds the request's id to what is logged with its context.
+// contextHandler adds the request's id, and that of its trace, to what is logged with
+// its context.
 type contextHandler struct{ slog.Handler }
 
 func (h contextHandler) Handle(ctx context.Context, r slog.Record) error {
-	if id, ok := ctx.Value(requestIDKey{}).(string); ok {
+	id, identified := ctx.Value(requestIDKey{}).(string)
+	of, traced := traceID(ctx)
+	if identified || traced {
 		r = r.Clone()
+	}
+	if identified {
 		r.AddAttrs(slog.String("request_id", id))
+	}
+	if traced {
+		r.AddAttrs(slog.String("trace_id", of))
 	}
 	return h.Handler.Handle(ctx, r)
 }
@@ -147,6 +157,15 @@ func (r *recorder) Write(b []byte) (int, error) {
 // Unwrap is for http.ResponseController.
 func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 
+// streamed is a recorder that gRPC can answer to.
+type streamed struct{ *recorder }
+
+// FlushError is for http.ResponseController.
+func (s streamed) FlushError() error { return http.NewResponseController(s.ResponseWriter).Flush() }
+
+// Flush implements http.Flusher.
+func (s streamed) Flush() { _ = s.FlushError() }
+
 var recorders = sync.Pool{New: func() any { return new(recorder) }}
 
 // observeHTTP counts and times the requests of the public face, and gives those
@@ -157,16 +176,28 @@ func (m *metrics) observeHTTP(next http.Handler) http.Handler {
 		rec := recorders.Get().(*recorder)
 		rec.ResponseWriter, rec.code = w, 0
 		method := methodOfPath(r.URL.Path)
+		var span trace.Span
 		if r.Method == http.MethodPost {
 			ctx, id := withRequestID(r.Context())
 			w.Header().Set(requestIDHeader, id)
-			r = r.WithContext(ctx)
+			r, span = m.tracing.rootHTTP(r.WithContext(ctx), "POST", method, id)
+		}
+		if method == methodSign {
+			m.inFlight.Inc()
 		}
 		defer func() {
 			code := rec.code
 			rec.ResponseWriter = nil
 			recorders.Put(rec)
-			m.request("rest", method, resultOfStatus(code), time.Since(began))
+			result := resultOfStatus(code)
+			m.request("rest", method, result, time.Since(began))
+			switch method {
+			case methodSign:
+				m.inFlight.Dec()
+			case methodJWKS:
+				m.keySet(code)
+			}
+			endRequest(span, result, code)
 		}()
 		next.ServeHTTP(rec, r)
 	})
@@ -178,18 +209,58 @@ func (m *metrics) observeUnary(ctx context.Context, req any, info *grpc.UnarySer
 	ctx, id := withRequestID(ctx)
 	// The header is a convenience: a transport that takes none is not an error.
 	_ = grpc.SetHeader(ctx, metadata.Pairs(strings.ToLower(requestIDHeader), id))
+	method := methodOfRPC(info.FullMethod)
+	ctx, span := m.tracing.rootGRPC(ctx, method, id)
+	if method == methodSign {
+		m.inFlight.Inc()
+		defer m.inFlight.Dec()
+	}
 	resp, err := next(ctx, req)
-	m.request("grpc", methodOfRPC(info.FullMethod), resultOfError(err), time.Since(began))
+	result := resultOfError(err)
+	m.request("grpc", method, result, time.Since(began))
+	endRequest(span, result, 0)
 	return resp, err
 }
 
-// identify gives the admin face's REST requests an id.
-func identify(next http.Handler) http.Handler {
+// identify gives the requests of the admin face an id, and traces them. Their paths name
+// callers and are in no span.
+func (m *metrics) identify(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, id := withRequestID(r.Context())
 		w.Header().Set(requestIDHeader, id)
-		next.ServeHTTP(w, r.WithContext(ctx))
+		r = r.WithContext(ctx)
+		if m.tracing == nil {
+			next.ServeHTTP(w, r)
+			return
+		}
+		method := "REST"
+		if name, ok := adminRPC(r.URL.Path); ok {
+			method = name
+		}
+		r, span := m.tracing.rootHTTP(r, "admin", method, id)
+		rec := &recorder{ResponseWriter: w}
+		next.ServeHTTP(streamed{rec}, r)
+		endRequest(span, resultOfStatus(rec.code), rec.code)
 	})
+}
+
+// adminRPC is the method that a path of gRPC calls, if it is one of the admin service's.
+func adminRPC(path string) (string, bool) {
+	name, ok := strings.CutPrefix(path, "/"+signerv1.AdminService_ServiceDesc.ServiceName+"/")
+	if !ok {
+		return "", false
+	}
+	for _, m := range signerv1.AdminService_ServiceDesc.Methods {
+		if m.MethodName == name {
+			return name, true
+		}
+	}
+	for _, s := range signerv1.AdminService_ServiceDesc.Streams {
+		if s.StreamName == name {
+			return name, true
+		}
+	}
+	return "", false
 }
 
 // endStreams ends streams, such as a health watch, when stop is closed: a

@@ -69,27 +69,52 @@ func (s *Server) mayServe() error {
 // unready tells why this replica should get no traffic; nothing if it should.
 func (s *Server) unready() []string {
 	var why []string
+	for _, m := range s.missing() {
+		why = append(why, m.why)
+	}
+	return why
+}
+
+// missing is a part that keeps a replica from being ready, by its name in metrics,
+// and why.
+type missing struct{ part, why string }
+
+// The parts.
+const (
+	partStopping = "stopping"
+	partSwitch   = "switch"
+	partCustody  = "custody"
+	partSubject  = "subject_key"
+	partSettings = "store_settings"
+	partKeys     = "keys"
+)
+
+var unreadyParts = []string{partStopping, partSwitch, partCustody, partSubject, partSettings, partKeys}
+
+// missing tells all that is.
+func (s *Server) missing() []missing {
+	var all []missing
 	select {
 	case <-s.draining:
-		why = append(why, "stopping")
+		all = append(all, missing{partStopping, "stopping"})
 	default:
 	}
 	if err := s.guard.Ready(); err != nil {
-		why = append(why, "kill switch: "+s.explain(err).Error())
+		all = append(all, missing{partSwitch, "kill switch: " + s.explain(err).Error()})
 	}
 	if err := s.custodyDown(); err != nil {
-		why = append(why, err.Error())
+		all = append(all, missing{partCustody, err.Error()})
 	}
 	if err := s.subject.usable(); err != nil {
-		why = append(why, "subject key: "+err.Error())
+		all = append(all, missing{partSubject, "subject key: " + err.Error()})
 	}
 	if err := s.settings.wrong(); err != nil {
-		why = append(why, "store: "+err.Error())
+		all = append(all, missing{partSettings, "store: " + err.Error()})
 	}
 	for _, is := range s.issuers {
 		if err := is.keys.Ready(); err != nil {
-			why = append(why, "keys of "+is.url+": "+err.Error())
+			all = append(all, missing{partKeys, "keys of " + is.url + ": " + err.Error()})
 		}
 	}
-	return why
+	return all
 }

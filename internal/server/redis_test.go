@@ -172,7 +172,7 @@ func TestInitInterrupted(t *testing.T) {
 			c := onRedis(t, redis.Addr())
 			c.Store.Redis.Prefix = fmt.Sprintf("i%d", prefixes.Add(1))
 			file := filepath.Join(t.TempDir(), "secrets", "admin-token")
-			k, err := openKeyring(c, nil)
+			k, err := openKeyring(c, nil, nil)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -60,6 +60,7 @@ type Server struct {
 	now          func() time.Time
 	switchParams killswitch.Params
 	metrics      *metrics
+	activity     *activity
 
 	public, grpc, admin, ops *face
 	issuers                  []issuer
@@ -132,7 +133,9 @@ func New(cfg config.Config, o Options) (*Server, error) {
 	if o.Log != nil {
 		s.log = slog.New(contextHandler{o.Log.Handler()})
 	}
+	s.activity = newActivity(s.replica, s.now)
 	s.metrics = newMetrics(s.version)
+	s.metrics.activity = s.activity
 	return s, nil
 }
 
@@ -160,6 +163,11 @@ func (s *Server) start(ctx context.Context) error {
 		return err
 	}
 	s.resolveIssuers()
+	tracing, err := newTracing(ctx, s.cfg.Tracing, s.version, s.replica, s.metrics, s.log)
+	if err != nil {
+		return err
+	}
+	s.metrics.tracing = tracing
 	if err := s.open(ctx); err != nil {
 		return err
 	}
@@ -181,7 +189,7 @@ func (s *Server) start(ctx context.Context) error {
 // open opens custody and the store.
 func (s *Server) open(ctx context.Context) error {
 	if s.cfg.Embedded() {
-		state, err := openState(ctx, s.cfg, openOptions{store: s.storeOptions()}, s.log)
+		state, err := openState(ctx, s.cfg, openOptions{store: s.storeOptions(), vault: vaultObserver{s.metrics}}, s.log)
 		if err != nil {
 			return err
 		}
@@ -196,7 +204,7 @@ func (s *Server) open(ctx context.Context) error {
 		}
 		return nil // a Vault is asked again
 	}
-	keyring, err := openKeyring(s.cfg, s.log)
+	keyring, err := openKeyring(s.cfg, s.log, vaultObserver{s.metrics})
 	if err != nil {
 		return err
 	}
@@ -299,10 +307,21 @@ func (s *Server) run(ctx context.Context) {
 			return is.keys.Run(ctx)
 		})
 	}
-	if !s.cfg.Embedded() || s.cfg.Custody.Kind == "vault" {
+	if s.watched() {
 		s.background.Go(func() { s.watchParts(ctx) })
 	}
 	s.background.Go(func() { s.watchReadiness(ctx) })
+	s.background.Go(func() { s.keepCertificates(ctx) })
+	store := &observedStore{s.state.store, s.metrics}
+	s.background.Go(func() { s.activity.keep(ctx, store, s.activityEvery()) })
+}
+
+// activityEvery is how often the store is told what this replica did.
+func (s *Server) activityEvery() time.Duration {
+	if s.state.shared == nil {
+		return activityAlone
+	}
+	return signer.ActivityEvery
 }
 
 // serve starts the listeners.
@@ -419,6 +438,8 @@ func (s *Server) drain(ctx context.Context) error {
 	s.health.Shutdown()
 	s.log.Info("draining")
 	s.stopServing(ctx)
+	flushed := s.flushTraces(ctx)
+	defer func() { <-flushed }()
 	s.stop()
 	s.leave(ctx)
 	err := s.stopParts(ctx)
@@ -429,6 +450,19 @@ func (s *Server) drain(ctx context.Context) error {
 	}
 	s.log.Info("stopped")
 	return err
+}
+
+// flushTraces sends what was traced, beside the rest of the end. A collector that does
+// not take it in what is left of the time has had it.
+func (s *Server) flushTraces(ctx context.Context) <-chan struct{} {
+	flushed := make(chan struct{})
+	go func() {
+		defer close(flushed)
+		ctx, cancel := context.WithTimeout(ctx, exportTimeout)
+		defer cancel()
+		s.metrics.tracing.shutdown(ctx)
+	}()
+	return flushed
 }
 
 // leave tells the fleet that this replica signs nothing any more, so that no kill
@@ -515,6 +549,11 @@ func (s *Server) release() error {
 	}
 	if s.state != nil {
 		errs = append(errs, s.state.close())
+	}
+	if !s.serving { // else the end has done it
+		ctx, cancel := context.WithTimeout(context.Background(), lastWait)
+		defer cancel()
+		s.metrics.tracing.shutdown(ctx)
 	}
 	return errors.Join(errs...)
 }

@@ -138,8 +138,8 @@ func TestNotStarted(t *testing.T) {
 	}
 }
 
-// certificate writes a certificate for 127.0.0.1.
-func certificate(t *testing.T) (certFile, keyFile string, pool *x509.CertPool) {
+// certificateFiles writes a certificate for 127.0.0.1.
+func certificateFiles(t *testing.T) (certFile, keyFile string, pool *x509.CertPool) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -175,7 +175,7 @@ func certificate(t *testing.T) (certFile, keyFile string, pool *x509.CertPool) {
 
 // Every face can speak TLS, and then speaks nothing else.
 func TestTLS(t *testing.T) {
-	certFile, keyFile, pool := certificate(t)
+	certFile, keyFile, pool := certificateFiles(t)
 	c := testConfig(t)
 	for _, l := range []*config.Listener{&c.Listeners.Public, &c.Listeners.GRPC, &c.Listeners.Admin, &c.Listeners.Ops} {
 		l.CertFile, l.KeyFile = certFile, keyFile

@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/pactsigner/pactsigner/custody/vault"
 	"github.com/pactsigner/pactsigner/internal/store/redis"
 )
 
@@ -56,6 +55,9 @@ func (h *looks) down() error {
 	return h.err
 }
 
+// watched says whether custody or the store can be away while this process runs.
+func (s *Server) watched() bool { return !s.cfg.Embedded() || s.cfg.Custody.Kind == "vault" }
+
 // watchParts looks at custody and the store until ctx ends.
 func (s *Server) watchParts(ctx context.Context) {
 	tick := time.NewTimer(0)
@@ -87,7 +89,7 @@ func (s *Server) look(ctx context.Context) error {
 		inCustody, inStore error
 	)
 	both.Go(func() { _, _, inCustody = s.keeper.refresh(ctx) })
-	both.Go(func() { _, inStore = s.state.store.Now(ctx) })
+	both.Go(func() { _, inStore = (&observedStore{s.state.store, s.metrics}).Now(ctx) })
 	both.Wait()
 	s.storeHealth.note(inStore)
 	answer := inCustody
@@ -197,14 +199,4 @@ func (s *Server) custodyDown() error {
 		return fmt.Errorf("custody does not answer: %w", err)
 	}
 	return nil
-}
-
-// tokenExpiry is when the login to Vault ends, if it does and there is one.
-func (s *Server) tokenExpiry() (time.Time, bool) {
-	v, ok := s.state.keyring.(*vault.Keyring)
-	if !ok {
-		return time.Time{}, false
-	}
-	at := v.TokenExpires()
-	return at, !at.IsZero()
 }

@@ -1,6 +1,7 @@
-// Package browser uses the sandbox's pages as people do: in the system's
-// Chromium, over real sockets, with a real grant behind them. Scripts are
-// disabled in every tab, so that nothing of a page can depend on them.
+// Package browser uses the sandbox's pages, and the operator's page of a signer, as
+// people do: in the system's Chromium, over real sockets, with a real grant or a
+// real rotation behind them. Scripts are disabled in every tab, so that nothing of
+// a page can depend on them.
 //
 // What is found on a page is found by its accessible role and name, as a screen
 // reader says it. Every tab notes what Chromium has against the pages it saw

@@ -21,6 +21,7 @@ var fleetCases = []testCase{
 	{"a changed registry is known after the next sign", secondRegistry},
 	{"a kill at one is a stale epoch at the other", secondKill},
 	{"a name at two stores at once", secondName},
+	{"two stores share what was told of activity", secondActivity},
 }
 
 // second opens another store over the same data; its harness shares the rest.

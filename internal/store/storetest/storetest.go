@@ -19,6 +19,7 @@ type Store interface {
 	signer.Store
 	signer.StateStore
 	killswitch.Store
+	signer.ActivityStore
 	Close() error
 }
 
@@ -47,6 +48,7 @@ func Run(t *testing.T, newBackend func(t testing.TB) Backend) {
 		{"Signer", signerCases},
 		{"KillSwitch", switchCases},
 		{"Transfer", transferCases},
+		{"Activity", activityCases},
 		{"Fleet", fleetCases},
 	} {
 		t.Run(suite.name, func(t *testing.T) {

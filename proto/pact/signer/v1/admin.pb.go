@@ -315,7 +315,9 @@ type Replica struct {
 	Revisions map[string]uint64 `protobuf:"bytes,5,rep,name=revisions,proto3" json:"revisions,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
 	Ready     bool              `protobuf:"varint,6,opt,name=ready,proto3" json:"ready,omitempty"`
 	// Its clock minus the store's.
-	ClockOffset   *durationpb.Duration `protobuf:"bytes,7,opt,name=clock_offset,json=clockOffset,proto3" json:"clock_offset,omitempty"`
+	ClockOffset *durationpb.Duration `protobuf:"bytes,7,opt,name=clock_offset,json=clockOffset,proto3" json:"clock_offset,omitempty"`
+	// Until when it may sign without asking the store again, by the store's clock.
+	PermitUntil   *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=permit_until,json=permitUntil,proto3" json:"permit_until,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -399,6 +401,290 @@ func (x *Replica) GetClockOffset() *durationpb.Duration {
 	return nil
 }
 
+func (x *Replica) GetPermitUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.PermitUntil
+	}
+	return nil
+}
+
+type GetActivityRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How far to look back: whole minutes, at most 2 h. Default: 1 h.
+	Window        *durationpb.Duration `protobuf:"bytes,1,opt,name=window,proto3" json:"window,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetActivityRequest) Reset() {
+	*x = GetActivityRequest{}
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetActivityRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetActivityRequest) ProtoMessage() {}
+
+func (x *GetActivityRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetActivityRequest.ProtoReflect.Descriptor instead.
+func (*GetActivityRequest) Descriptor() ([]byte, []int) {
+	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *GetActivityRequest) GetWindow() *durationpb.Duration {
+	if x != nil {
+		return x.Window
+	}
+	return nil
+}
+
+type GetActivityResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The store's clock.
+	Time *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=time,proto3" json:"time,omitempty"`
+	// Every minute of the window, the oldest first; the last one is not over yet.
+	Minutes []*ActivityMinute `protobuf:"bytes,2,rep,name=minutes,proto3" json:"minutes,omitempty"`
+	// What each replica that reported lately does now.
+	Replicas []*ReplicaActivity `protobuf:"bytes,3,rep,name=replicas,proto3" json:"replicas,omitempty"`
+	// What is missing from the sums and rates, in words for people; empty if nothing
+	// is: a live replica that told nothing, or a record of a newer version.
+	Missing       []string `protobuf:"bytes,4,rep,name=missing,proto3" json:"missing,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetActivityResponse) Reset() {
+	*x = GetActivityResponse{}
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetActivityResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetActivityResponse) ProtoMessage() {}
+
+func (x *GetActivityResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetActivityResponse.ProtoReflect.Descriptor instead.
+func (*GetActivityResponse) Descriptor() ([]byte, []int) {
+	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *GetActivityResponse) GetTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Time
+	}
+	return nil
+}
+
+func (x *GetActivityResponse) GetMinutes() []*ActivityMinute {
+	if x != nil {
+		return x.Minutes
+	}
+	return nil
+}
+
+func (x *GetActivityResponse) GetReplicas() []*ReplicaActivity {
+	if x != nil {
+		return x.Replicas
+	}
+	return nil
+}
+
+func (x *GetActivityResponse) GetMissing() []string {
+	if x != nil {
+		return x.Missing
+	}
+	return nil
+}
+
+// ActivityMinute is what all replicas together did in one minute.
+type ActivityMinute struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Start *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=start,proto3" json:"start,omitempty"`
+	// Tokens given out.
+	Signed uint64 `protobuf:"varint,2,opt,name=signed,proto3" json:"signed,omitempty"`
+	// Sign requests that were refused: the caller's fault, or the kill switch.
+	Refused uint64 `protobuf:"varint,3,opt,name=refused,proto3" json:"refused,omitempty"`
+	// Sign requests that could not be served.
+	Failed        uint64 `protobuf:"varint,4,opt,name=failed,proto3" json:"failed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ActivityMinute) Reset() {
+	*x = ActivityMinute{}
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ActivityMinute) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ActivityMinute) ProtoMessage() {}
+
+func (x *ActivityMinute) ProtoReflect() protoreflect.Message {
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ActivityMinute.ProtoReflect.Descriptor instead.
+func (*ActivityMinute) Descriptor() ([]byte, []int) {
+	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *ActivityMinute) GetStart() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Start
+	}
+	return nil
+}
+
+func (x *ActivityMinute) GetSigned() uint64 {
+	if x != nil {
+		return x.Signed
+	}
+	return 0
+}
+
+func (x *ActivityMinute) GetRefused() uint64 {
+	if x != nil {
+		return x.Refused
+	}
+	return 0
+}
+
+func (x *ActivityMinute) GetFailed() uint64 {
+	if x != nil {
+		return x.Failed
+	}
+	return 0
+}
+
+type ReplicaActivity struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Replica string                 `protobuf:"bytes,1,opt,name=replica,proto3" json:"replica,omitempty"`
+	// When it began to count.
+	Since *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=since,proto3" json:"since,omitempty"`
+	// When it last told.
+	Reported *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=reported,proto3" json:"reported,omitempty"`
+	// Per second, over its last ten seconds.
+	SignedRate    float64 `protobuf:"fixed64,4,opt,name=signed_rate,json=signedRate,proto3" json:"signed_rate,omitempty"`
+	RefusedRate   float64 `protobuf:"fixed64,5,opt,name=refused_rate,json=refusedRate,proto3" json:"refused_rate,omitempty"`
+	FailedRate    float64 `protobuf:"fixed64,6,opt,name=failed_rate,json=failedRate,proto3" json:"failed_rate,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReplicaActivity) Reset() {
+	*x = ReplicaActivity{}
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReplicaActivity) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReplicaActivity) ProtoMessage() {}
+
+func (x *ReplicaActivity) ProtoReflect() protoreflect.Message {
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReplicaActivity.ProtoReflect.Descriptor instead.
+func (*ReplicaActivity) Descriptor() ([]byte, []int) {
+	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *ReplicaActivity) GetReplica() string {
+	if x != nil {
+		return x.Replica
+	}
+	return ""
+}
+
+func (x *ReplicaActivity) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *ReplicaActivity) GetReported() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Reported
+	}
+	return nil
+}
+
+func (x *ReplicaActivity) GetSignedRate() float64 {
+	if x != nil {
+		return x.SignedRate
+	}
+	return 0
+}
+
+func (x *ReplicaActivity) GetRefusedRate() float64 {
+	if x != nil {
+		return x.RefusedRate
+	}
+	return 0
+}
+
+func (x *ReplicaActivity) GetFailedRate() float64 {
+	if x != nil {
+		return x.FailedRate
+	}
+	return 0
+}
+
 type ListKeysRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Issuer        string                 `protobuf:"bytes,1,opt,name=issuer,proto3" json:"issuer,omitempty"`
@@ -408,7 +694,7 @@ type ListKeysRequest struct {
 
 func (x *ListKeysRequest) Reset() {
 	*x = ListKeysRequest{}
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[4]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -420,7 +706,7 @@ func (x *ListKeysRequest) String() string {
 func (*ListKeysRequest) ProtoMessage() {}
 
 func (x *ListKeysRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[4]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -433,7 +719,7 @@ func (x *ListKeysRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListKeysRequest.ProtoReflect.Descriptor instead.
 func (*ListKeysRequest) Descriptor() ([]byte, []int) {
-	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{4}
+	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ListKeysRequest) GetIssuer() string {
@@ -452,7 +738,7 @@ type ListKeysResponse struct {
 
 func (x *ListKeysResponse) Reset() {
 	*x = ListKeysResponse{}
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[5]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -464,7 +750,7 @@ func (x *ListKeysResponse) String() string {
 func (*ListKeysResponse) ProtoMessage() {}
 
 func (x *ListKeysResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[5]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -477,7 +763,7 @@ func (x *ListKeysResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListKeysResponse.ProtoReflect.Descriptor instead.
 func (*ListKeysResponse) Descriptor() ([]byte, []int) {
-	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{5}
+	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ListKeysResponse) GetKeys() []*Key {
@@ -511,7 +797,7 @@ type Key struct {
 
 func (x *Key) Reset() {
 	*x = Key{}
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[6]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -523,7 +809,7 @@ func (x *Key) String() string {
 func (*Key) ProtoMessage() {}
 
 func (x *Key) ProtoReflect() protoreflect.Message {
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[6]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -536,7 +822,7 @@ func (x *Key) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Key.ProtoReflect.Descriptor instead.
 func (*Key) Descriptor() ([]byte, []int) {
-	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{6}
+	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Key) GetIssuer() string {
@@ -625,7 +911,7 @@ type GetKeySetRequest struct {
 
 func (x *GetKeySetRequest) Reset() {
 	*x = GetKeySetRequest{}
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[7]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -637,7 +923,7 @@ func (x *GetKeySetRequest) String() string {
 func (*GetKeySetRequest) ProtoMessage() {}
 
 func (x *GetKeySetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[7]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -650,7 +936,7 @@ func (x *GetKeySetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetKeySetRequest.ProtoReflect.Descriptor instead.
 func (*GetKeySetRequest) Descriptor() ([]byte, []int) {
-	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{7}
+	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *GetKeySetRequest) GetIssuer() string {
@@ -672,7 +958,7 @@ type GetKeySetResponse struct {
 
 func (x *GetKeySetResponse) Reset() {
 	*x = GetKeySetResponse{}
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[8]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -684,7 +970,7 @@ func (x *GetKeySetResponse) String() string {
 func (*GetKeySetResponse) ProtoMessage() {}
 
 func (x *GetKeySetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[8]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -697,7 +983,7 @@ func (x *GetKeySetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetKeySetResponse.ProtoReflect.Descriptor instead.
 func (*GetKeySetResponse) Descriptor() ([]byte, []int) {
-	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{8}
+	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *GetKeySetResponse) GetIssuer() string {
@@ -740,7 +1026,7 @@ type RotateKeyRequest struct {
 
 func (x *RotateKeyRequest) Reset() {
 	*x = RotateKeyRequest{}
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[9]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -752,7 +1038,7 @@ func (x *RotateKeyRequest) String() string {
 func (*RotateKeyRequest) ProtoMessage() {}
 
 func (x *RotateKeyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[9]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -765,7 +1051,7 @@ func (x *RotateKeyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateKeyRequest.ProtoReflect.Descriptor instead.
 func (*RotateKeyRequest) Descriptor() ([]byte, []int) {
-	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{9}
+	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *RotateKeyRequest) GetIssuer() string {
@@ -828,7 +1114,7 @@ type RotateKeyResponse struct {
 
 func (x *RotateKeyResponse) Reset() {
 	*x = RotateKeyResponse{}
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[10]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -840,7 +1126,7 @@ func (x *RotateKeyResponse) String() string {
 func (*RotateKeyResponse) ProtoMessage() {}
 
 func (x *RotateKeyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[10]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -853,7 +1139,7 @@ func (x *RotateKeyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateKeyResponse.ProtoReflect.Descriptor instead.
 func (*RotateKeyResponse) Descriptor() ([]byte, []int) {
-	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{10}
+	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *RotateKeyResponse) GetIssuer() string {
@@ -912,7 +1198,7 @@ type TimelineEvent struct {
 
 func (x *TimelineEvent) Reset() {
 	*x = TimelineEvent{}
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[11]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -924,7 +1210,7 @@ func (x *TimelineEvent) String() string {
 func (*TimelineEvent) ProtoMessage() {}
 
 func (x *TimelineEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[11]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -937,7 +1223,7 @@ func (x *TimelineEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TimelineEvent.ProtoReflect.Descriptor instead.
 func (*TimelineEvent) Descriptor() ([]byte, []int) {
-	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{11}
+	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *TimelineEvent) GetTime() *timestamppb.Timestamp {
@@ -988,7 +1274,7 @@ type Scope struct {
 
 func (x *Scope) Reset() {
 	*x = Scope{}
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[12]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1000,7 +1286,7 @@ func (x *Scope) String() string {
 func (*Scope) ProtoMessage() {}
 
 func (x *Scope) ProtoReflect() protoreflect.Message {
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[12]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1013,7 +1299,7 @@ func (x *Scope) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Scope.ProtoReflect.Descriptor instead.
 func (*Scope) Descriptor() ([]byte, []int) {
-	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{12}
+	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Scope) GetKind() string {
@@ -1053,7 +1339,7 @@ type KillEntry struct {
 
 func (x *KillEntry) Reset() {
 	*x = KillEntry{}
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[13]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1065,7 +1351,7 @@ func (x *KillEntry) String() string {
 func (*KillEntry) ProtoMessage() {}
 
 func (x *KillEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[13]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1078,7 +1364,7 @@ func (x *KillEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KillEntry.ProtoReflect.Descriptor instead.
 func (*KillEntry) Descriptor() ([]byte, []int) {
-	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{13}
+	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *KillEntry) GetId() string {
@@ -1145,7 +1431,7 @@ type KillRequest struct {
 
 func (x *KillRequest) Reset() {
 	*x = KillRequest{}
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[14]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1157,7 +1443,7 @@ func (x *KillRequest) String() string {
 func (*KillRequest) ProtoMessage() {}
 
 func (x *KillRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[14]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1170,7 +1456,7 @@ func (x *KillRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KillRequest.ProtoReflect.Descriptor instead.
 func (*KillRequest) Descriptor() ([]byte, []int) {
-	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{14}
+	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *KillRequest) GetScope() *Scope {
@@ -1220,7 +1506,7 @@ type KillResponse struct {
 
 func (x *KillResponse) Reset() {
 	*x = KillResponse{}
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[15]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1232,7 +1518,7 @@ func (x *KillResponse) String() string {
 func (*KillResponse) ProtoMessage() {}
 
 func (x *KillResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[15]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1245,7 +1531,7 @@ func (x *KillResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KillResponse.ProtoReflect.Descriptor instead.
 func (*KillResponse) Descriptor() ([]byte, []int) {
-	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{15}
+	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *KillResponse) GetEntry() *KillEntry {
@@ -1299,7 +1585,7 @@ type WaitKillRequest struct {
 
 func (x *WaitKillRequest) Reset() {
 	*x = WaitKillRequest{}
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[16]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1311,7 +1597,7 @@ func (x *WaitKillRequest) String() string {
 func (*WaitKillRequest) ProtoMessage() {}
 
 func (x *WaitKillRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[16]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1324,7 +1610,7 @@ func (x *WaitKillRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitKillRequest.ProtoReflect.Descriptor instead.
 func (*WaitKillRequest) Descriptor() ([]byte, []int) {
-	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{16}
+	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *WaitKillRequest) GetEpoch() uint64 {
@@ -1355,7 +1641,7 @@ type Barrier struct {
 
 func (x *Barrier) Reset() {
 	*x = Barrier{}
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[17]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1367,7 +1653,7 @@ func (x *Barrier) String() string {
 func (*Barrier) ProtoMessage() {}
 
 func (x *Barrier) ProtoReflect() protoreflect.Message {
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[17]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1380,7 +1666,7 @@ func (x *Barrier) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Barrier.ProtoReflect.Descriptor instead.
 func (*Barrier) Descriptor() ([]byte, []int) {
-	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{17}
+	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Barrier) GetEpoch() uint64 {
@@ -1435,7 +1721,7 @@ type KillStatusRequest struct {
 
 func (x *KillStatusRequest) Reset() {
 	*x = KillStatusRequest{}
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[18]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1447,7 +1733,7 @@ func (x *KillStatusRequest) String() string {
 func (*KillStatusRequest) ProtoMessage() {}
 
 func (x *KillStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[18]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1460,7 +1746,7 @@ func (x *KillStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KillStatusRequest.ProtoReflect.Descriptor instead.
 func (*KillStatusRequest) Descriptor() ([]byte, []int) {
-	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{18}
+	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *KillStatusRequest) GetHistory() bool {
@@ -1481,7 +1767,7 @@ type KillStatusResponse struct {
 
 func (x *KillStatusResponse) Reset() {
 	*x = KillStatusResponse{}
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[19]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1493,7 +1779,7 @@ func (x *KillStatusResponse) String() string {
 func (*KillStatusResponse) ProtoMessage() {}
 
 func (x *KillStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[19]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1506,7 +1792,7 @@ func (x *KillStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KillStatusResponse.ProtoReflect.Descriptor instead.
 func (*KillStatusResponse) Descriptor() ([]byte, []int) {
-	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{19}
+	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *KillStatusResponse) GetEpoch() uint64 {
@@ -1543,7 +1829,7 @@ type KillResume struct {
 
 func (x *KillResume) Reset() {
 	*x = KillResume{}
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[20]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1555,7 +1841,7 @@ func (x *KillResume) String() string {
 func (*KillResume) ProtoMessage() {}
 
 func (x *KillResume) ProtoReflect() protoreflect.Message {
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[20]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1568,7 +1854,7 @@ func (x *KillResume) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KillResume.ProtoReflect.Descriptor instead.
 func (*KillResume) Descriptor() ([]byte, []int) {
-	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{20}
+	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *KillResume) GetEntryIds() []string {
@@ -1621,7 +1907,7 @@ type ResumeRequest struct {
 
 func (x *ResumeRequest) Reset() {
 	*x = ResumeRequest{}
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[21]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1633,7 +1919,7 @@ func (x *ResumeRequest) String() string {
 func (*ResumeRequest) ProtoMessage() {}
 
 func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[21]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1646,7 +1932,7 @@ func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeRequest.ProtoReflect.Descriptor instead.
 func (*ResumeRequest) Descriptor() ([]byte, []int) {
-	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{21}
+	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ResumeRequest) GetScope() *Scope {
@@ -1681,7 +1967,7 @@ type ResumeResponse struct {
 
 func (x *ResumeResponse) Reset() {
 	*x = ResumeResponse{}
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[22]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1693,7 +1979,7 @@ func (x *ResumeResponse) String() string {
 func (*ResumeResponse) ProtoMessage() {}
 
 func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[22]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1706,7 +1992,7 @@ func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeResponse.ProtoReflect.Descriptor instead.
 func (*ResumeResponse) Descriptor() ([]byte, []int) {
-	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{22}
+	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ResumeResponse) GetEpoch() uint64 {
@@ -1748,7 +2034,7 @@ type Device struct {
 
 func (x *Device) Reset() {
 	*x = Device{}
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[23]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1760,7 +2046,7 @@ func (x *Device) String() string {
 func (*Device) ProtoMessage() {}
 
 func (x *Device) ProtoReflect() protoreflect.Message {
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[23]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1773,7 +2059,7 @@ func (x *Device) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Device.ProtoReflect.Descriptor instead.
 func (*Device) Descriptor() ([]byte, []int) {
-	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{23}
+	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Device) GetIssuer() string {
@@ -1844,7 +2130,7 @@ type ListDevicesRequest struct {
 
 func (x *ListDevicesRequest) Reset() {
 	*x = ListDevicesRequest{}
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[24]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1856,7 +2142,7 @@ func (x *ListDevicesRequest) String() string {
 func (*ListDevicesRequest) ProtoMessage() {}
 
 func (x *ListDevicesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[24]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1869,7 +2155,7 @@ func (x *ListDevicesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDevicesRequest.ProtoReflect.Descriptor instead.
 func (*ListDevicesRequest) Descriptor() ([]byte, []int) {
-	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{24}
+	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ListDevicesRequest) GetIssuer() string {
@@ -1903,7 +2189,7 @@ type ListDevicesResponse struct {
 
 func (x *ListDevicesResponse) Reset() {
 	*x = ListDevicesResponse{}
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[25]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1915,7 +2201,7 @@ func (x *ListDevicesResponse) String() string {
 func (*ListDevicesResponse) ProtoMessage() {}
 
 func (x *ListDevicesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[25]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1928,7 +2214,7 @@ func (x *ListDevicesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDevicesResponse.ProtoReflect.Descriptor instead.
 func (*ListDevicesResponse) Descriptor() ([]byte, []int) {
-	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{25}
+	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ListDevicesResponse) GetDevices() []*Device {
@@ -1955,7 +2241,7 @@ type GetDeviceRequest struct {
 
 func (x *GetDeviceRequest) Reset() {
 	*x = GetDeviceRequest{}
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[26]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1967,7 +2253,7 @@ func (x *GetDeviceRequest) String() string {
 func (*GetDeviceRequest) ProtoMessage() {}
 
 func (x *GetDeviceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[26]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1980,7 +2266,7 @@ func (x *GetDeviceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetDeviceRequest.ProtoReflect.Descriptor instead.
 func (*GetDeviceRequest) Descriptor() ([]byte, []int) {
-	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{26}
+	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *GetDeviceRequest) GetIssuer() string {
@@ -2008,7 +2294,7 @@ type InvalidateDeviceRequest struct {
 
 func (x *InvalidateDeviceRequest) Reset() {
 	*x = InvalidateDeviceRequest{}
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[27]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2020,7 +2306,7 @@ func (x *InvalidateDeviceRequest) String() string {
 func (*InvalidateDeviceRequest) ProtoMessage() {}
 
 func (x *InvalidateDeviceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[27]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2033,7 +2319,7 @@ func (x *InvalidateDeviceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InvalidateDeviceRequest.ProtoReflect.Descriptor instead.
 func (*InvalidateDeviceRequest) Descriptor() ([]byte, []int) {
-	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{27}
+	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *InvalidateDeviceRequest) GetIssuer() string {
@@ -2076,7 +2362,7 @@ type Credential struct {
 
 func (x *Credential) Reset() {
 	*x = Credential{}
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[28]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2088,7 +2374,7 @@ func (x *Credential) String() string {
 func (*Credential) ProtoMessage() {}
 
 func (x *Credential) ProtoReflect() protoreflect.Message {
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[28]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2101,7 +2387,7 @@ func (x *Credential) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Credential.ProtoReflect.Descriptor instead.
 func (*Credential) Descriptor() ([]byte, []int) {
-	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{28}
+	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Credential) GetIssuer() string {
@@ -2189,7 +2475,7 @@ type CreateCredentialRequest struct {
 
 func (x *CreateCredentialRequest) Reset() {
 	*x = CreateCredentialRequest{}
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[29]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2201,7 +2487,7 @@ func (x *CreateCredentialRequest) String() string {
 func (*CreateCredentialRequest) ProtoMessage() {}
 
 func (x *CreateCredentialRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[29]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2214,7 +2500,7 @@ func (x *CreateCredentialRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateCredentialRequest.ProtoReflect.Descriptor instead.
 func (*CreateCredentialRequest) Descriptor() ([]byte, []int) {
-	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{29}
+	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *CreateCredentialRequest) GetIssuer() string {
@@ -2256,7 +2542,7 @@ type CreateCredentialResponse struct {
 
 func (x *CreateCredentialResponse) Reset() {
 	*x = CreateCredentialResponse{}
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[30]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2268,7 +2554,7 @@ func (x *CreateCredentialResponse) String() string {
 func (*CreateCredentialResponse) ProtoMessage() {}
 
 func (x *CreateCredentialResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[30]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2281,7 +2567,7 @@ func (x *CreateCredentialResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateCredentialResponse.ProtoReflect.Descriptor instead.
 func (*CreateCredentialResponse) Descriptor() ([]byte, []int) {
-	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{30}
+	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *CreateCredentialResponse) GetInfo() *Credential {
@@ -2309,7 +2595,7 @@ type ListCredentialsRequest struct {
 
 func (x *ListCredentialsRequest) Reset() {
 	*x = ListCredentialsRequest{}
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[31]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2321,7 +2607,7 @@ func (x *ListCredentialsRequest) String() string {
 func (*ListCredentialsRequest) ProtoMessage() {}
 
 func (x *ListCredentialsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[31]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2334,7 +2620,7 @@ func (x *ListCredentialsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCredentialsRequest.ProtoReflect.Descriptor instead.
 func (*ListCredentialsRequest) Descriptor() ([]byte, []int) {
-	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{31}
+	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ListCredentialsRequest) GetIssuer() string {
@@ -2368,7 +2654,7 @@ type ListCredentialsResponse struct {
 
 func (x *ListCredentialsResponse) Reset() {
 	*x = ListCredentialsResponse{}
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[32]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2380,7 +2666,7 @@ func (x *ListCredentialsResponse) String() string {
 func (*ListCredentialsResponse) ProtoMessage() {}
 
 func (x *ListCredentialsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[32]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2393,7 +2679,7 @@ func (x *ListCredentialsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCredentialsResponse.ProtoReflect.Descriptor instead.
 func (*ListCredentialsResponse) Descriptor() ([]byte, []int) {
-	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{32}
+	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ListCredentialsResponse) GetCredentials() []*Credential {
@@ -2425,7 +2711,7 @@ type RotateCredentialRequest struct {
 
 func (x *RotateCredentialRequest) Reset() {
 	*x = RotateCredentialRequest{}
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[33]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2437,7 +2723,7 @@ func (x *RotateCredentialRequest) String() string {
 func (*RotateCredentialRequest) ProtoMessage() {}
 
 func (x *RotateCredentialRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[33]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2450,7 +2736,7 @@ func (x *RotateCredentialRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RotateCredentialRequest.ProtoReflect.Descriptor instead.
 func (*RotateCredentialRequest) Descriptor() ([]byte, []int) {
-	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{33}
+	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *RotateCredentialRequest) GetIssuer() string {
@@ -2499,7 +2785,7 @@ type RevokeCredentialRequest struct {
 
 func (x *RevokeCredentialRequest) Reset() {
 	*x = RevokeCredentialRequest{}
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[34]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2511,7 +2797,7 @@ func (x *RevokeCredentialRequest) String() string {
 func (*RevokeCredentialRequest) ProtoMessage() {}
 
 func (x *RevokeCredentialRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[34]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2524,7 +2810,7 @@ func (x *RevokeCredentialRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeCredentialRequest.ProtoReflect.Descriptor instead.
 func (*RevokeCredentialRequest) Descriptor() ([]byte, []int) {
-	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{34}
+	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *RevokeCredentialRequest) GetIssuer() string {
@@ -2562,7 +2848,7 @@ type Audience struct {
 
 func (x *Audience) Reset() {
 	*x = Audience{}
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[35]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2574,7 +2860,7 @@ func (x *Audience) String() string {
 func (*Audience) ProtoMessage() {}
 
 func (x *Audience) ProtoReflect() protoreflect.Message {
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[35]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2587,7 +2873,7 @@ func (x *Audience) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Audience.ProtoReflect.Descriptor instead.
 func (*Audience) Descriptor() ([]byte, []int) {
-	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{35}
+	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Audience) GetIssuer() string {
@@ -2634,7 +2920,7 @@ type ListAudiencesRequest struct {
 
 func (x *ListAudiencesRequest) Reset() {
 	*x = ListAudiencesRequest{}
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[36]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2646,7 +2932,7 @@ func (x *ListAudiencesRequest) String() string {
 func (*ListAudiencesRequest) ProtoMessage() {}
 
 func (x *ListAudiencesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[36]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2659,7 +2945,7 @@ func (x *ListAudiencesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAudiencesRequest.ProtoReflect.Descriptor instead.
 func (*ListAudiencesRequest) Descriptor() ([]byte, []int) {
-	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{36}
+	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ListAudiencesRequest) GetIssuer() string {
@@ -2678,7 +2964,7 @@ type ListAudiencesResponse struct {
 
 func (x *ListAudiencesResponse) Reset() {
 	*x = ListAudiencesResponse{}
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[37]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2690,7 +2976,7 @@ func (x *ListAudiencesResponse) String() string {
 func (*ListAudiencesResponse) ProtoMessage() {}
 
 func (x *ListAudiencesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[37]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2703,7 +2989,7 @@ func (x *ListAudiencesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAudiencesResponse.ProtoReflect.Descriptor instead.
 func (*ListAudiencesResponse) Descriptor() ([]byte, []int) {
-	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{37}
+	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ListAudiencesResponse) GetAudiences() []*Audience {
@@ -2725,7 +3011,7 @@ type SetAudienceRequest struct {
 
 func (x *SetAudienceRequest) Reset() {
 	*x = SetAudienceRequest{}
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[38]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2737,7 +3023,7 @@ func (x *SetAudienceRequest) String() string {
 func (*SetAudienceRequest) ProtoMessage() {}
 
 func (x *SetAudienceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[38]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2750,7 +3036,7 @@ func (x *SetAudienceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetAudienceRequest.ProtoReflect.Descriptor instead.
 func (*SetAudienceRequest) Descriptor() ([]byte, []int) {
-	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{38}
+	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *SetAudienceRequest) GetIssuer() string {
@@ -2792,7 +3078,7 @@ type RemoveAudienceRequest struct {
 
 func (x *RemoveAudienceRequest) Reset() {
 	*x = RemoveAudienceRequest{}
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[39]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2804,7 +3090,7 @@ func (x *RemoveAudienceRequest) String() string {
 func (*RemoveAudienceRequest) ProtoMessage() {}
 
 func (x *RemoveAudienceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[39]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2817,7 +3103,7 @@ func (x *RemoveAudienceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveAudienceRequest.ProtoReflect.Descriptor instead.
 func (*RemoveAudienceRequest) Descriptor() ([]byte, []int) {
-	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{39}
+	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *RemoveAudienceRequest) GetIssuer() string {
@@ -2849,7 +3135,7 @@ type RemoveAudienceResponse struct {
 
 func (x *RemoveAudienceResponse) Reset() {
 	*x = RemoveAudienceResponse{}
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[40]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2861,7 +3147,7 @@ func (x *RemoveAudienceResponse) String() string {
 func (*RemoveAudienceResponse) ProtoMessage() {}
 
 func (x *RemoveAudienceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[40]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2874,7 +3160,7 @@ func (x *RemoveAudienceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveAudienceResponse.ProtoReflect.Descriptor instead.
 func (*RemoveAudienceResponse) Descriptor() ([]byte, []int) {
-	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{40}
+	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{44}
 }
 
 type RegisterProviderRequest struct {
@@ -2890,7 +3176,7 @@ type RegisterProviderRequest struct {
 
 func (x *RegisterProviderRequest) Reset() {
 	*x = RegisterProviderRequest{}
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[41]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2902,7 +3188,7 @@ func (x *RegisterProviderRequest) String() string {
 func (*RegisterProviderRequest) ProtoMessage() {}
 
 func (x *RegisterProviderRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[41]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2915,7 +3201,7 @@ func (x *RegisterProviderRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterProviderRequest.ProtoReflect.Descriptor instead.
 func (*RegisterProviderRequest) Descriptor() ([]byte, []int) {
-	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{41}
+	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *RegisterProviderRequest) GetIssuer() string {
@@ -2955,7 +3241,7 @@ type RegisterProviderResponse struct {
 
 func (x *RegisterProviderResponse) Reset() {
 	*x = RegisterProviderResponse{}
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[42]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2967,7 +3253,7 @@ func (x *RegisterProviderResponse) String() string {
 func (*RegisterProviderResponse) ProtoMessage() {}
 
 func (x *RegisterProviderResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[42]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2980,7 +3266,7 @@ func (x *RegisterProviderResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterProviderResponse.ProtoReflect.Descriptor instead.
 func (*RegisterProviderResponse) Descriptor() ([]byte, []int) {
-	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{42}
+	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *RegisterProviderResponse) GetPlatformId() string {
@@ -3042,7 +3328,7 @@ type EnrollmentToken struct {
 
 func (x *EnrollmentToken) Reset() {
 	*x = EnrollmentToken{}
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[43]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3054,7 +3340,7 @@ func (x *EnrollmentToken) String() string {
 func (*EnrollmentToken) ProtoMessage() {}
 
 func (x *EnrollmentToken) ProtoReflect() protoreflect.Message {
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[43]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3067,7 +3353,7 @@ func (x *EnrollmentToken) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnrollmentToken.ProtoReflect.Descriptor instead.
 func (*EnrollmentToken) Descriptor() ([]byte, []int) {
-	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{43}
+	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *EnrollmentToken) GetIssuer() string {
@@ -3131,7 +3417,7 @@ type CreateEnrollmentTokenRequest struct {
 
 func (x *CreateEnrollmentTokenRequest) Reset() {
 	*x = CreateEnrollmentTokenRequest{}
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[44]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3143,7 +3429,7 @@ func (x *CreateEnrollmentTokenRequest) String() string {
 func (*CreateEnrollmentTokenRequest) ProtoMessage() {}
 
 func (x *CreateEnrollmentTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[44]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3156,7 +3442,7 @@ func (x *CreateEnrollmentTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateEnrollmentTokenRequest.ProtoReflect.Descriptor instead.
 func (*CreateEnrollmentTokenRequest) Descriptor() ([]byte, []int) {
-	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{44}
+	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *CreateEnrollmentTokenRequest) GetIssuer() string {
@@ -3191,7 +3477,7 @@ type CreateEnrollmentTokenResponse struct {
 
 func (x *CreateEnrollmentTokenResponse) Reset() {
 	*x = CreateEnrollmentTokenResponse{}
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[45]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3203,7 +3489,7 @@ func (x *CreateEnrollmentTokenResponse) String() string {
 func (*CreateEnrollmentTokenResponse) ProtoMessage() {}
 
 func (x *CreateEnrollmentTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[45]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3216,7 +3502,7 @@ func (x *CreateEnrollmentTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateEnrollmentTokenResponse.ProtoReflect.Descriptor instead.
 func (*CreateEnrollmentTokenResponse) Descriptor() ([]byte, []int) {
-	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{45}
+	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *CreateEnrollmentTokenResponse) GetInfo() *EnrollmentToken {
@@ -3244,7 +3530,7 @@ type ListEnrollmentTokensRequest struct {
 
 func (x *ListEnrollmentTokensRequest) Reset() {
 	*x = ListEnrollmentTokensRequest{}
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[46]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3256,7 +3542,7 @@ func (x *ListEnrollmentTokensRequest) String() string {
 func (*ListEnrollmentTokensRequest) ProtoMessage() {}
 
 func (x *ListEnrollmentTokensRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[46]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3269,7 +3555,7 @@ func (x *ListEnrollmentTokensRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEnrollmentTokensRequest.ProtoReflect.Descriptor instead.
 func (*ListEnrollmentTokensRequest) Descriptor() ([]byte, []int) {
-	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{46}
+	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *ListEnrollmentTokensRequest) GetIssuer() string {
@@ -3303,7 +3589,7 @@ type ListEnrollmentTokensResponse struct {
 
 func (x *ListEnrollmentTokensResponse) Reset() {
 	*x = ListEnrollmentTokensResponse{}
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[47]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3315,7 +3601,7 @@ func (x *ListEnrollmentTokensResponse) String() string {
 func (*ListEnrollmentTokensResponse) ProtoMessage() {}
 
 func (x *ListEnrollmentTokensResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[47]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3328,7 +3614,7 @@ func (x *ListEnrollmentTokensResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEnrollmentTokensResponse.ProtoReflect.Descriptor instead.
 func (*ListEnrollmentTokensResponse) Descriptor() ([]byte, []int) {
-	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{47}
+	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *ListEnrollmentTokensResponse) GetTokens() []*EnrollmentToken {
@@ -3356,7 +3642,7 @@ type RevokeEnrollmentTokenRequest struct {
 
 func (x *RevokeEnrollmentTokenRequest) Reset() {
 	*x = RevokeEnrollmentTokenRequest{}
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[48]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3368,7 +3654,7 @@ func (x *RevokeEnrollmentTokenRequest) String() string {
 func (*RevokeEnrollmentTokenRequest) ProtoMessage() {}
 
 func (x *RevokeEnrollmentTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[48]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3381,7 +3667,7 @@ func (x *RevokeEnrollmentTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeEnrollmentTokenRequest.ProtoReflect.Descriptor instead.
 func (*RevokeEnrollmentTokenRequest) Descriptor() ([]byte, []int) {
-	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{48}
+	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *RevokeEnrollmentTokenRequest) GetIssuer() string {
@@ -3428,7 +3714,7 @@ type AuditEntry struct {
 
 func (x *AuditEntry) Reset() {
 	*x = AuditEntry{}
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[49]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3440,7 +3726,7 @@ func (x *AuditEntry) String() string {
 func (*AuditEntry) ProtoMessage() {}
 
 func (x *AuditEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[49]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3453,7 +3739,7 @@ func (x *AuditEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditEntry.ProtoReflect.Descriptor instead.
 func (*AuditEntry) Descriptor() ([]byte, []int) {
-	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{49}
+	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *AuditEntry) GetSeq() uint64 {
@@ -3536,7 +3822,7 @@ type ListAuditRequest struct {
 
 func (x *ListAuditRequest) Reset() {
 	*x = ListAuditRequest{}
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[50]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3548,7 +3834,7 @@ func (x *ListAuditRequest) String() string {
 func (*ListAuditRequest) ProtoMessage() {}
 
 func (x *ListAuditRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[50]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3561,7 +3847,7 @@ func (x *ListAuditRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAuditRequest.ProtoReflect.Descriptor instead.
 func (*ListAuditRequest) Descriptor() ([]byte, []int) {
-	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{50}
+	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *ListAuditRequest) GetPageSize() uint32 {
@@ -3588,7 +3874,7 @@ type ListAuditResponse struct {
 
 func (x *ListAuditResponse) Reset() {
 	*x = ListAuditResponse{}
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[51]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3600,7 +3886,7 @@ func (x *ListAuditResponse) String() string {
 func (*ListAuditResponse) ProtoMessage() {}
 
 func (x *ListAuditResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[51]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3613,7 +3899,7 @@ func (x *ListAuditResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAuditResponse.ProtoReflect.Descriptor instead.
 func (*ListAuditResponse) Descriptor() ([]byte, []int) {
-	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{51}
+	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *ListAuditResponse) GetEntries() []*AuditEntry {
@@ -3638,7 +3924,7 @@ type VerifyAuditRequest struct {
 
 func (x *VerifyAuditRequest) Reset() {
 	*x = VerifyAuditRequest{}
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[52]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3650,7 +3936,7 @@ func (x *VerifyAuditRequest) String() string {
 func (*VerifyAuditRequest) ProtoMessage() {}
 
 func (x *VerifyAuditRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[52]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3663,7 +3949,7 @@ func (x *VerifyAuditRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyAuditRequest.ProtoReflect.Descriptor instead.
 func (*VerifyAuditRequest) Descriptor() ([]byte, []int) {
-	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{52}
+	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{56}
 }
 
 type VerifyAuditResponse struct {
@@ -3680,7 +3966,7 @@ type VerifyAuditResponse struct {
 
 func (x *VerifyAuditResponse) Reset() {
 	*x = VerifyAuditResponse{}
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[53]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3692,7 +3978,7 @@ func (x *VerifyAuditResponse) String() string {
 func (*VerifyAuditResponse) ProtoMessage() {}
 
 func (x *VerifyAuditResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[53]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3705,7 +3991,7 @@ func (x *VerifyAuditResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyAuditResponse.ProtoReflect.Descriptor instead.
 func (*VerifyAuditResponse) Descriptor() ([]byte, []int) {
-	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{53}
+	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *VerifyAuditResponse) GetOk() bool {
@@ -3751,7 +4037,7 @@ type GetStateRequest struct {
 
 func (x *GetStateRequest) Reset() {
 	*x = GetStateRequest{}
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[54]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3763,7 +4049,7 @@ func (x *GetStateRequest) String() string {
 func (*GetStateRequest) ProtoMessage() {}
 
 func (x *GetStateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[54]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3776,7 +4062,7 @@ func (x *GetStateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStateRequest.ProtoReflect.Descriptor instead.
 func (*GetStateRequest) Descriptor() ([]byte, []int) {
-	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{54}
+	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{58}
 }
 
 // StoreState is the deployment's store as custody and the store itself tell.
@@ -3808,7 +4094,7 @@ type StoreState struct {
 
 func (x *StoreState) Reset() {
 	*x = StoreState{}
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[55]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3820,7 +4106,7 @@ func (x *StoreState) String() string {
 func (*StoreState) ProtoMessage() {}
 
 func (x *StoreState) ProtoReflect() protoreflect.Message {
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[55]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3833,7 +4119,7 @@ func (x *StoreState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoreState.ProtoReflect.Descriptor instead.
 func (*StoreState) Descriptor() ([]byte, []int) {
-	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{55}
+	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *StoreState) GetCondition() string {
@@ -3910,7 +4196,7 @@ type AuditHead struct {
 
 func (x *AuditHead) Reset() {
 	*x = AuditHead{}
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[56]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3922,7 +4208,7 @@ func (x *AuditHead) String() string {
 func (*AuditHead) ProtoMessage() {}
 
 func (x *AuditHead) ProtoReflect() protoreflect.Message {
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[56]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3935,7 +4221,7 @@ func (x *AuditHead) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditHead.ProtoReflect.Descriptor instead.
 func (*AuditHead) Descriptor() ([]byte, []int) {
-	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{56}
+	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *AuditHead) GetSeq() uint64 {
@@ -3960,7 +4246,7 @@ type ExportStateRequest struct {
 
 func (x *ExportStateRequest) Reset() {
 	*x = ExportStateRequest{}
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[57]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3972,7 +4258,7 @@ func (x *ExportStateRequest) String() string {
 func (*ExportStateRequest) ProtoMessage() {}
 
 func (x *ExportStateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[57]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3985,7 +4271,7 @@ func (x *ExportStateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportStateRequest.ProtoReflect.Descriptor instead.
 func (*ExportStateRequest) Descriptor() ([]byte, []int) {
-	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{57}
+	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{61}
 }
 
 type ExportStateResponse struct {
@@ -3998,7 +4284,7 @@ type ExportStateResponse struct {
 
 func (x *ExportStateResponse) Reset() {
 	*x = ExportStateResponse{}
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[58]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4010,7 +4296,7 @@ func (x *ExportStateResponse) String() string {
 func (*ExportStateResponse) ProtoMessage() {}
 
 func (x *ExportStateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[58]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4023,7 +4309,7 @@ func (x *ExportStateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportStateResponse.ProtoReflect.Descriptor instead.
 func (*ExportStateResponse) Descriptor() ([]byte, []int) {
-	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{58}
+	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *ExportStateResponse) GetData() []byte {
@@ -4046,7 +4332,7 @@ type ImportStateRequest struct {
 
 func (x *ImportStateRequest) Reset() {
 	*x = ImportStateRequest{}
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[59]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4058,7 +4344,7 @@ func (x *ImportStateRequest) String() string {
 func (*ImportStateRequest) ProtoMessage() {}
 
 func (x *ImportStateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[59]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4071,7 +4357,7 @@ func (x *ImportStateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportStateRequest.ProtoReflect.Descriptor instead.
 func (*ImportStateRequest) Descriptor() ([]byte, []int) {
-	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{59}
+	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *ImportStateRequest) GetAcceptStore() string {
@@ -4101,7 +4387,7 @@ type ImportStateResponse struct {
 
 func (x *ImportStateResponse) Reset() {
 	*x = ImportStateResponse{}
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[60]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4113,7 +4399,7 @@ func (x *ImportStateResponse) String() string {
 func (*ImportStateResponse) ProtoMessage() {}
 
 func (x *ImportStateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[60]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4126,7 +4412,7 @@ func (x *ImportStateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportStateResponse.ProtoReflect.Descriptor instead.
 func (*ImportStateResponse) Descriptor() ([]byte, []int) {
-	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{60}
+	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *ImportStateResponse) GetStore() string {
@@ -4172,7 +4458,7 @@ type StateContent struct {
 
 func (x *StateContent) Reset() {
 	*x = StateContent{}
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[61]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4184,7 +4470,7 @@ func (x *StateContent) String() string {
 func (*StateContent) ProtoMessage() {}
 
 func (x *StateContent) ProtoReflect() protoreflect.Message {
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[61]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4197,7 +4483,7 @@ func (x *StateContent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StateContent.ProtoReflect.Descriptor instead.
 func (*StateContent) Descriptor() ([]byte, []int) {
-	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{61}
+	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *StateContent) GetStore() string {
@@ -4282,7 +4568,7 @@ type AcceptLossRequest struct {
 
 func (x *AcceptLossRequest) Reset() {
 	*x = AcceptLossRequest{}
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[62]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4294,7 +4580,7 @@ func (x *AcceptLossRequest) String() string {
 func (*AcceptLossRequest) ProtoMessage() {}
 
 func (x *AcceptLossRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[62]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4307,7 +4593,7 @@ func (x *AcceptLossRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcceptLossRequest.ProtoReflect.Descriptor instead.
 func (*AcceptLossRequest) Descriptor() ([]byte, []int) {
-	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{62}
+	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *AcceptLossRequest) GetStore() string {
@@ -4332,7 +4618,7 @@ type OpenEnrolmentRequest struct {
 
 func (x *OpenEnrolmentRequest) Reset() {
 	*x = OpenEnrolmentRequest{}
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[63]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4344,7 +4630,7 @@ func (x *OpenEnrolmentRequest) String() string {
 func (*OpenEnrolmentRequest) ProtoMessage() {}
 
 func (x *OpenEnrolmentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pact_signer_v1_admin_proto_msgTypes[63]
+	mi := &file_pact_signer_v1_admin_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4357,7 +4643,7 @@ func (x *OpenEnrolmentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenEnrolmentRequest.ProtoReflect.Descriptor instead.
 func (*OpenEnrolmentRequest) Descriptor() ([]byte, []int) {
-	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{63}
+	return file_pact_signer_v1_admin_proto_rawDescGZIP(), []int{67}
 }
 
 var File_pact_signer_v1_admin_proto protoreflect.FileDescriptor
@@ -4391,7 +4677,7 @@ const file_pact_signer_v1_admin_proto_rawDesc = "" +
 	"\x05ready\x18\v \x01(\bR\x05ready\x12\x10\n" +
 	"\x03why\x18\f \x01(\tR\x03why\x12\x1d\n" +
 	"\n" +
-	"signer_url\x18\r \x01(\tR\tsignerUrl\"\xd1\x02\n" +
+	"signer_url\x18\r \x01(\tR\tsignerUrl\"\x90\x03\n" +
 	"\aReplica\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12\x14\n" +
@@ -4399,10 +4685,32 @@ const file_pact_signer_v1_admin_proto_rawDesc = "" +
 	"\x04seen\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x04seen\x12D\n" +
 	"\trevisions\x18\x05 \x03(\v2&.pact.signer.v1.Replica.RevisionsEntryR\trevisions\x12\x14\n" +
 	"\x05ready\x18\x06 \x01(\bR\x05ready\x12<\n" +
-	"\fclock_offset\x18\a \x01(\v2\x19.google.protobuf.DurationR\vclockOffset\x1a<\n" +
+	"\fclock_offset\x18\a \x01(\v2\x19.google.protobuf.DurationR\vclockOffset\x12=\n" +
+	"\fpermit_until\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\vpermitUntil\x1a<\n" +
 	"\x0eRevisionsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\")\n" +
+	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\"G\n" +
+	"\x12GetActivityRequest\x121\n" +
+	"\x06window\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\x06window\"\xd6\x01\n" +
+	"\x13GetActivityResponse\x12.\n" +
+	"\x04time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x128\n" +
+	"\aminutes\x18\x02 \x03(\v2\x1e.pact.signer.v1.ActivityMinuteR\aminutes\x12;\n" +
+	"\breplicas\x18\x03 \x03(\v2\x1f.pact.signer.v1.ReplicaActivityR\breplicas\x12\x18\n" +
+	"\amissing\x18\x04 \x03(\tR\amissing\"\x8c\x01\n" +
+	"\x0eActivityMinute\x120\n" +
+	"\x05start\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x05start\x12\x16\n" +
+	"\x06signed\x18\x02 \x01(\x04R\x06signed\x12\x18\n" +
+	"\arefused\x18\x03 \x01(\x04R\arefused\x12\x16\n" +
+	"\x06failed\x18\x04 \x01(\x04R\x06failed\"\xfa\x01\n" +
+	"\x0fReplicaActivity\x12\x18\n" +
+	"\areplica\x18\x01 \x01(\tR\areplica\x120\n" +
+	"\x05since\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x126\n" +
+	"\breported\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\breported\x12\x1f\n" +
+	"\vsigned_rate\x18\x04 \x01(\x01R\n" +
+	"signedRate\x12!\n" +
+	"\frefused_rate\x18\x05 \x01(\x01R\vrefusedRate\x12\x1f\n" +
+	"\vfailed_rate\x18\x06 \x01(\x01R\n" +
+	"failedRate\")\n" +
 	"\x0fListKeysRequest\x12\x16\n" +
 	"\x06issuer\x18\x01 \x01(\tR\x06issuer\";\n" +
 	"\x10ListKeysResponse\x12'\n" +
@@ -4719,9 +5027,10 @@ const file_pact_signer_v1_admin_proto_rawDesc = "" +
 	"\x11AcceptLossRequest\x12\x14\n" +
 	"\x05store\x18\x01 \x01(\tR\x05store\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\"\x16\n" +
-	"\x14OpenEnrolmentRequest2\x8c\x14\n" +
+	"\x14OpenEnrolmentRequest2\xe4\x14\n" +
 	"\fAdminService\x12V\n" +
-	"\vFleetStatus\x12\".pact.signer.v1.FleetStatusRequest\x1a#.pact.signer.v1.FleetStatusResponse\x12M\n" +
+	"\vFleetStatus\x12\".pact.signer.v1.FleetStatusRequest\x1a#.pact.signer.v1.FleetStatusResponse\x12V\n" +
+	"\vGetActivity\x12\".pact.signer.v1.GetActivityRequest\x1a#.pact.signer.v1.GetActivityResponse\x12M\n" +
 	"\bListKeys\x12\x1f.pact.signer.v1.ListKeysRequest\x1a .pact.signer.v1.ListKeysResponse\x12P\n" +
 	"\tGetKeySet\x12 .pact.signer.v1.GetKeySetRequest\x1a!.pact.signer.v1.GetKeySetResponse\x12P\n" +
 	"\tRotateKey\x12 .pact.signer.v1.RotateKeyRequest\x1a!.pact.signer.v1.RotateKeyResponse\x12A\n" +
@@ -4765,196 +5074,210 @@ func file_pact_signer_v1_admin_proto_rawDescGZIP() []byte {
 	return file_pact_signer_v1_admin_proto_rawDescData
 }
 
-var file_pact_signer_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 66)
+var file_pact_signer_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 70)
 var file_pact_signer_v1_admin_proto_goTypes = []any{
 	(*FleetStatusRequest)(nil),            // 0: pact.signer.v1.FleetStatusRequest
 	(*FleetStatusResponse)(nil),           // 1: pact.signer.v1.FleetStatusResponse
 	(*IssuerStatus)(nil),                  // 2: pact.signer.v1.IssuerStatus
 	(*Replica)(nil),                       // 3: pact.signer.v1.Replica
-	(*ListKeysRequest)(nil),               // 4: pact.signer.v1.ListKeysRequest
-	(*ListKeysResponse)(nil),              // 5: pact.signer.v1.ListKeysResponse
-	(*Key)(nil),                           // 6: pact.signer.v1.Key
-	(*GetKeySetRequest)(nil),              // 7: pact.signer.v1.GetKeySetRequest
-	(*GetKeySetResponse)(nil),             // 8: pact.signer.v1.GetKeySetResponse
-	(*RotateKeyRequest)(nil),              // 9: pact.signer.v1.RotateKeyRequest
-	(*RotateKeyResponse)(nil),             // 10: pact.signer.v1.RotateKeyResponse
-	(*TimelineEvent)(nil),                 // 11: pact.signer.v1.TimelineEvent
-	(*Scope)(nil),                         // 12: pact.signer.v1.Scope
-	(*KillEntry)(nil),                     // 13: pact.signer.v1.KillEntry
-	(*KillRequest)(nil),                   // 14: pact.signer.v1.KillRequest
-	(*KillResponse)(nil),                  // 15: pact.signer.v1.KillResponse
-	(*WaitKillRequest)(nil),               // 16: pact.signer.v1.WaitKillRequest
-	(*Barrier)(nil),                       // 17: pact.signer.v1.Barrier
-	(*KillStatusRequest)(nil),             // 18: pact.signer.v1.KillStatusRequest
-	(*KillStatusResponse)(nil),            // 19: pact.signer.v1.KillStatusResponse
-	(*KillResume)(nil),                    // 20: pact.signer.v1.KillResume
-	(*ResumeRequest)(nil),                 // 21: pact.signer.v1.ResumeRequest
-	(*ResumeResponse)(nil),                // 22: pact.signer.v1.ResumeResponse
-	(*Device)(nil),                        // 23: pact.signer.v1.Device
-	(*ListDevicesRequest)(nil),            // 24: pact.signer.v1.ListDevicesRequest
-	(*ListDevicesResponse)(nil),           // 25: pact.signer.v1.ListDevicesResponse
-	(*GetDeviceRequest)(nil),              // 26: pact.signer.v1.GetDeviceRequest
-	(*InvalidateDeviceRequest)(nil),       // 27: pact.signer.v1.InvalidateDeviceRequest
-	(*Credential)(nil),                    // 28: pact.signer.v1.Credential
-	(*CreateCredentialRequest)(nil),       // 29: pact.signer.v1.CreateCredentialRequest
-	(*CreateCredentialResponse)(nil),      // 30: pact.signer.v1.CreateCredentialResponse
-	(*ListCredentialsRequest)(nil),        // 31: pact.signer.v1.ListCredentialsRequest
-	(*ListCredentialsResponse)(nil),       // 32: pact.signer.v1.ListCredentialsResponse
-	(*RotateCredentialRequest)(nil),       // 33: pact.signer.v1.RotateCredentialRequest
-	(*RevokeCredentialRequest)(nil),       // 34: pact.signer.v1.RevokeCredentialRequest
-	(*Audience)(nil),                      // 35: pact.signer.v1.Audience
-	(*ListAudiencesRequest)(nil),          // 36: pact.signer.v1.ListAudiencesRequest
-	(*ListAudiencesResponse)(nil),         // 37: pact.signer.v1.ListAudiencesResponse
-	(*SetAudienceRequest)(nil),            // 38: pact.signer.v1.SetAudienceRequest
-	(*RemoveAudienceRequest)(nil),         // 39: pact.signer.v1.RemoveAudienceRequest
-	(*RemoveAudienceResponse)(nil),        // 40: pact.signer.v1.RemoveAudienceResponse
-	(*RegisterProviderRequest)(nil),       // 41: pact.signer.v1.RegisterProviderRequest
-	(*RegisterProviderResponse)(nil),      // 42: pact.signer.v1.RegisterProviderResponse
-	(*EnrollmentToken)(nil),               // 43: pact.signer.v1.EnrollmentToken
-	(*CreateEnrollmentTokenRequest)(nil),  // 44: pact.signer.v1.CreateEnrollmentTokenRequest
-	(*CreateEnrollmentTokenResponse)(nil), // 45: pact.signer.v1.CreateEnrollmentTokenResponse
-	(*ListEnrollmentTokensRequest)(nil),   // 46: pact.signer.v1.ListEnrollmentTokensRequest
-	(*ListEnrollmentTokensResponse)(nil),  // 47: pact.signer.v1.ListEnrollmentTokensResponse
-	(*RevokeEnrollmentTokenRequest)(nil),  // 48: pact.signer.v1.RevokeEnrollmentTokenRequest
-	(*AuditEntry)(nil),                    // 49: pact.signer.v1.AuditEntry
-	(*ListAuditRequest)(nil),              // 50: pact.signer.v1.ListAuditRequest
-	(*ListAuditResponse)(nil),             // 51: pact.signer.v1.ListAuditResponse
-	(*VerifyAuditRequest)(nil),            // 52: pact.signer.v1.VerifyAuditRequest
-	(*VerifyAuditResponse)(nil),           // 53: pact.signer.v1.VerifyAuditResponse
-	(*GetStateRequest)(nil),               // 54: pact.signer.v1.GetStateRequest
-	(*StoreState)(nil),                    // 55: pact.signer.v1.StoreState
-	(*AuditHead)(nil),                     // 56: pact.signer.v1.AuditHead
-	(*ExportStateRequest)(nil),            // 57: pact.signer.v1.ExportStateRequest
-	(*ExportStateResponse)(nil),           // 58: pact.signer.v1.ExportStateResponse
-	(*ImportStateRequest)(nil),            // 59: pact.signer.v1.ImportStateRequest
-	(*ImportStateResponse)(nil),           // 60: pact.signer.v1.ImportStateResponse
-	(*StateContent)(nil),                  // 61: pact.signer.v1.StateContent
-	(*AcceptLossRequest)(nil),             // 62: pact.signer.v1.AcceptLossRequest
-	(*OpenEnrolmentRequest)(nil),          // 63: pact.signer.v1.OpenEnrolmentRequest
-	nil,                                   // 64: pact.signer.v1.Replica.RevisionsEntry
-	nil,                                   // 65: pact.signer.v1.AuditEntry.DetailEntry
-	(*timestamppb.Timestamp)(nil),         // 66: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),           // 67: google.protobuf.Duration
+	(*GetActivityRequest)(nil),            // 4: pact.signer.v1.GetActivityRequest
+	(*GetActivityResponse)(nil),           // 5: pact.signer.v1.GetActivityResponse
+	(*ActivityMinute)(nil),                // 6: pact.signer.v1.ActivityMinute
+	(*ReplicaActivity)(nil),               // 7: pact.signer.v1.ReplicaActivity
+	(*ListKeysRequest)(nil),               // 8: pact.signer.v1.ListKeysRequest
+	(*ListKeysResponse)(nil),              // 9: pact.signer.v1.ListKeysResponse
+	(*Key)(nil),                           // 10: pact.signer.v1.Key
+	(*GetKeySetRequest)(nil),              // 11: pact.signer.v1.GetKeySetRequest
+	(*GetKeySetResponse)(nil),             // 12: pact.signer.v1.GetKeySetResponse
+	(*RotateKeyRequest)(nil),              // 13: pact.signer.v1.RotateKeyRequest
+	(*RotateKeyResponse)(nil),             // 14: pact.signer.v1.RotateKeyResponse
+	(*TimelineEvent)(nil),                 // 15: pact.signer.v1.TimelineEvent
+	(*Scope)(nil),                         // 16: pact.signer.v1.Scope
+	(*KillEntry)(nil),                     // 17: pact.signer.v1.KillEntry
+	(*KillRequest)(nil),                   // 18: pact.signer.v1.KillRequest
+	(*KillResponse)(nil),                  // 19: pact.signer.v1.KillResponse
+	(*WaitKillRequest)(nil),               // 20: pact.signer.v1.WaitKillRequest
+	(*Barrier)(nil),                       // 21: pact.signer.v1.Barrier
+	(*KillStatusRequest)(nil),             // 22: pact.signer.v1.KillStatusRequest
+	(*KillStatusResponse)(nil),            // 23: pact.signer.v1.KillStatusResponse
+	(*KillResume)(nil),                    // 24: pact.signer.v1.KillResume
+	(*ResumeRequest)(nil),                 // 25: pact.signer.v1.ResumeRequest
+	(*ResumeResponse)(nil),                // 26: pact.signer.v1.ResumeResponse
+	(*Device)(nil),                        // 27: pact.signer.v1.Device
+	(*ListDevicesRequest)(nil),            // 28: pact.signer.v1.ListDevicesRequest
+	(*ListDevicesResponse)(nil),           // 29: pact.signer.v1.ListDevicesResponse
+	(*GetDeviceRequest)(nil),              // 30: pact.signer.v1.GetDeviceRequest
+	(*InvalidateDeviceRequest)(nil),       // 31: pact.signer.v1.InvalidateDeviceRequest
+	(*Credential)(nil),                    // 32: pact.signer.v1.Credential
+	(*CreateCredentialRequest)(nil),       // 33: pact.signer.v1.CreateCredentialRequest
+	(*CreateCredentialResponse)(nil),      // 34: pact.signer.v1.CreateCredentialResponse
+	(*ListCredentialsRequest)(nil),        // 35: pact.signer.v1.ListCredentialsRequest
+	(*ListCredentialsResponse)(nil),       // 36: pact.signer.v1.ListCredentialsResponse
+	(*RotateCredentialRequest)(nil),       // 37: pact.signer.v1.RotateCredentialRequest
+	(*RevokeCredentialRequest)(nil),       // 38: pact.signer.v1.RevokeCredentialRequest
+	(*Audience)(nil),                      // 39: pact.signer.v1.Audience
+	(*ListAudiencesRequest)(nil),          // 40: pact.signer.v1.ListAudiencesRequest
+	(*ListAudiencesResponse)(nil),         // 41: pact.signer.v1.ListAudiencesResponse
+	(*SetAudienceRequest)(nil),            // 42: pact.signer.v1.SetAudienceRequest
+	(*RemoveAudienceRequest)(nil),         // 43: pact.signer.v1.RemoveAudienceRequest
+	(*RemoveAudienceResponse)(nil),        // 44: pact.signer.v1.RemoveAudienceResponse
+	(*RegisterProviderRequest)(nil),       // 45: pact.signer.v1.RegisterProviderRequest
+	(*RegisterProviderResponse)(nil),      // 46: pact.signer.v1.RegisterProviderResponse
+	(*EnrollmentToken)(nil),               // 47: pact.signer.v1.EnrollmentToken
+	(*CreateEnrollmentTokenRequest)(nil),  // 48: pact.signer.v1.CreateEnrollmentTokenRequest
+	(*CreateEnrollmentTokenResponse)(nil), // 49: pact.signer.v1.CreateEnrollmentTokenResponse
+	(*ListEnrollmentTokensRequest)(nil),   // 50: pact.signer.v1.ListEnrollmentTokensRequest
+	(*ListEnrollmentTokensResponse)(nil),  // 51: pact.signer.v1.ListEnrollmentTokensResponse
+	(*RevokeEnrollmentTokenRequest)(nil),  // 52: pact.signer.v1.RevokeEnrollmentTokenRequest
+	(*AuditEntry)(nil),                    // 53: pact.signer.v1.AuditEntry
+	(*ListAuditRequest)(nil),              // 54: pact.signer.v1.ListAuditRequest
+	(*ListAuditResponse)(nil),             // 55: pact.signer.v1.ListAuditResponse
+	(*VerifyAuditRequest)(nil),            // 56: pact.signer.v1.VerifyAuditRequest
+	(*VerifyAuditResponse)(nil),           // 57: pact.signer.v1.VerifyAuditResponse
+	(*GetStateRequest)(nil),               // 58: pact.signer.v1.GetStateRequest
+	(*StoreState)(nil),                    // 59: pact.signer.v1.StoreState
+	(*AuditHead)(nil),                     // 60: pact.signer.v1.AuditHead
+	(*ExportStateRequest)(nil),            // 61: pact.signer.v1.ExportStateRequest
+	(*ExportStateResponse)(nil),           // 62: pact.signer.v1.ExportStateResponse
+	(*ImportStateRequest)(nil),            // 63: pact.signer.v1.ImportStateRequest
+	(*ImportStateResponse)(nil),           // 64: pact.signer.v1.ImportStateResponse
+	(*StateContent)(nil),                  // 65: pact.signer.v1.StateContent
+	(*AcceptLossRequest)(nil),             // 66: pact.signer.v1.AcceptLossRequest
+	(*OpenEnrolmentRequest)(nil),          // 67: pact.signer.v1.OpenEnrolmentRequest
+	nil,                                   // 68: pact.signer.v1.Replica.RevisionsEntry
+	nil,                                   // 69: pact.signer.v1.AuditEntry.DetailEntry
+	(*timestamppb.Timestamp)(nil),         // 70: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),           // 71: google.protobuf.Duration
 }
 var file_pact_signer_v1_admin_proto_depIdxs = []int32{
 	2,  // 0: pact.signer.v1.FleetStatusResponse.issuers:type_name -> pact.signer.v1.IssuerStatus
 	3,  // 1: pact.signer.v1.FleetStatusResponse.replicas:type_name -> pact.signer.v1.Replica
-	13, // 2: pact.signer.v1.FleetStatusResponse.kills:type_name -> pact.signer.v1.KillEntry
-	66, // 3: pact.signer.v1.FleetStatusResponse.time:type_name -> google.protobuf.Timestamp
-	67, // 4: pact.signer.v1.IssuerStatus.token_ttl:type_name -> google.protobuf.Duration
-	66, // 5: pact.signer.v1.IssuerStatus.next_sign_at:type_name -> google.protobuf.Timestamp
-	66, // 6: pact.signer.v1.Replica.seen:type_name -> google.protobuf.Timestamp
-	64, // 7: pact.signer.v1.Replica.revisions:type_name -> pact.signer.v1.Replica.RevisionsEntry
-	67, // 8: pact.signer.v1.Replica.clock_offset:type_name -> google.protobuf.Duration
-	6,  // 9: pact.signer.v1.ListKeysResponse.keys:type_name -> pact.signer.v1.Key
-	66, // 10: pact.signer.v1.Key.publish_at:type_name -> google.protobuf.Timestamp
-	66, // 11: pact.signer.v1.Key.sign_at:type_name -> google.protobuf.Timestamp
-	66, // 12: pact.signer.v1.Key.retire_at:type_name -> google.protobuf.Timestamp
-	66, // 13: pact.signer.v1.Key.remove_at:type_name -> google.protobuf.Timestamp
-	66, // 14: pact.signer.v1.Key.revoked_at:type_name -> google.protobuf.Timestamp
-	11, // 15: pact.signer.v1.RotateKeyResponse.timeline:type_name -> pact.signer.v1.TimelineEvent
-	66, // 16: pact.signer.v1.TimelineEvent.time:type_name -> google.protobuf.Timestamp
-	12, // 17: pact.signer.v1.KillEntry.scope:type_name -> pact.signer.v1.Scope
-	66, // 18: pact.signer.v1.KillEntry.time:type_name -> google.protobuf.Timestamp
-	66, // 19: pact.signer.v1.KillEntry.expires:type_name -> google.protobuf.Timestamp
-	12, // 20: pact.signer.v1.KillRequest.scope:type_name -> pact.signer.v1.Scope
-	67, // 21: pact.signer.v1.KillRequest.for:type_name -> google.protobuf.Duration
-	13, // 22: pact.signer.v1.KillResponse.entry:type_name -> pact.signer.v1.KillEntry
-	66, // 23: pact.signer.v1.KillResponse.tokens_accepted_until:type_name -> google.protobuf.Timestamp
-	66, // 24: pact.signer.v1.Barrier.effective_at:type_name -> google.protobuf.Timestamp
-	13, // 25: pact.signer.v1.KillStatusResponse.entries:type_name -> pact.signer.v1.KillEntry
-	20, // 26: pact.signer.v1.KillStatusResponse.resumes:type_name -> pact.signer.v1.KillResume
-	66, // 27: pact.signer.v1.KillResume.time:type_name -> google.protobuf.Timestamp
-	12, // 28: pact.signer.v1.ResumeRequest.scope:type_name -> pact.signer.v1.Scope
-	66, // 29: pact.signer.v1.Device.enrolled_at:type_name -> google.protobuf.Timestamp
-	66, // 30: pact.signer.v1.Device.last_signed_at:type_name -> google.protobuf.Timestamp
-	66, // 31: pact.signer.v1.Device.invalidated_at:type_name -> google.protobuf.Timestamp
-	23, // 32: pact.signer.v1.ListDevicesResponse.devices:type_name -> pact.signer.v1.Device
-	66, // 33: pact.signer.v1.Credential.created_at:type_name -> google.protobuf.Timestamp
-	66, // 34: pact.signer.v1.Credential.expires_at:type_name -> google.protobuf.Timestamp
-	66, // 35: pact.signer.v1.Credential.revoked_at:type_name -> google.protobuf.Timestamp
-	66, // 36: pact.signer.v1.Credential.rotated_at:type_name -> google.protobuf.Timestamp
-	67, // 37: pact.signer.v1.CreateCredentialRequest.expires_in:type_name -> google.protobuf.Duration
-	28, // 38: pact.signer.v1.CreateCredentialResponse.info:type_name -> pact.signer.v1.Credential
-	28, // 39: pact.signer.v1.ListCredentialsResponse.credentials:type_name -> pact.signer.v1.Credential
-	67, // 40: pact.signer.v1.RotateCredentialRequest.expires_in:type_name -> google.protobuf.Duration
-	66, // 41: pact.signer.v1.Audience.set_at:type_name -> google.protobuf.Timestamp
-	35, // 42: pact.signer.v1.ListAudiencesResponse.audiences:type_name -> pact.signer.v1.Audience
-	66, // 43: pact.signer.v1.EnrollmentToken.created_at:type_name -> google.protobuf.Timestamp
-	66, // 44: pact.signer.v1.EnrollmentToken.expires_at:type_name -> google.protobuf.Timestamp
-	67, // 45: pact.signer.v1.CreateEnrollmentTokenRequest.expires_in:type_name -> google.protobuf.Duration
-	43, // 46: pact.signer.v1.CreateEnrollmentTokenResponse.info:type_name -> pact.signer.v1.EnrollmentToken
-	43, // 47: pact.signer.v1.ListEnrollmentTokensResponse.tokens:type_name -> pact.signer.v1.EnrollmentToken
-	66, // 48: pact.signer.v1.AuditEntry.time:type_name -> google.protobuf.Timestamp
-	65, // 49: pact.signer.v1.AuditEntry.detail:type_name -> pact.signer.v1.AuditEntry.DetailEntry
-	49, // 50: pact.signer.v1.ListAuditResponse.entries:type_name -> pact.signer.v1.AuditEntry
-	56, // 51: pact.signer.v1.StoreState.custody_head:type_name -> pact.signer.v1.AuditHead
-	56, // 52: pact.signer.v1.StoreState.store_head:type_name -> pact.signer.v1.AuditHead
-	61, // 53: pact.signer.v1.ImportStateResponse.content:type_name -> pact.signer.v1.StateContent
-	66, // 54: pact.signer.v1.StateContent.exported_at:type_name -> google.protobuf.Timestamp
-	0,  // 55: pact.signer.v1.AdminService.FleetStatus:input_type -> pact.signer.v1.FleetStatusRequest
-	4,  // 56: pact.signer.v1.AdminService.ListKeys:input_type -> pact.signer.v1.ListKeysRequest
-	7,  // 57: pact.signer.v1.AdminService.GetKeySet:input_type -> pact.signer.v1.GetKeySetRequest
-	9,  // 58: pact.signer.v1.AdminService.RotateKey:input_type -> pact.signer.v1.RotateKeyRequest
-	14, // 59: pact.signer.v1.AdminService.Kill:input_type -> pact.signer.v1.KillRequest
-	16, // 60: pact.signer.v1.AdminService.WaitKill:input_type -> pact.signer.v1.WaitKillRequest
-	18, // 61: pact.signer.v1.AdminService.KillStatus:input_type -> pact.signer.v1.KillStatusRequest
-	21, // 62: pact.signer.v1.AdminService.Resume:input_type -> pact.signer.v1.ResumeRequest
-	24, // 63: pact.signer.v1.AdminService.ListDevices:input_type -> pact.signer.v1.ListDevicesRequest
-	26, // 64: pact.signer.v1.AdminService.GetDevice:input_type -> pact.signer.v1.GetDeviceRequest
-	27, // 65: pact.signer.v1.AdminService.InvalidateDevice:input_type -> pact.signer.v1.InvalidateDeviceRequest
-	29, // 66: pact.signer.v1.AdminService.CreateCredential:input_type -> pact.signer.v1.CreateCredentialRequest
-	31, // 67: pact.signer.v1.AdminService.ListCredentials:input_type -> pact.signer.v1.ListCredentialsRequest
-	33, // 68: pact.signer.v1.AdminService.RotateCredential:input_type -> pact.signer.v1.RotateCredentialRequest
-	34, // 69: pact.signer.v1.AdminService.RevokeCredential:input_type -> pact.signer.v1.RevokeCredentialRequest
-	36, // 70: pact.signer.v1.AdminService.ListAudiences:input_type -> pact.signer.v1.ListAudiencesRequest
-	38, // 71: pact.signer.v1.AdminService.SetAudience:input_type -> pact.signer.v1.SetAudienceRequest
-	39, // 72: pact.signer.v1.AdminService.RemoveAudience:input_type -> pact.signer.v1.RemoveAudienceRequest
-	41, // 73: pact.signer.v1.AdminService.RegisterProvider:input_type -> pact.signer.v1.RegisterProviderRequest
-	44, // 74: pact.signer.v1.AdminService.CreateEnrollmentToken:input_type -> pact.signer.v1.CreateEnrollmentTokenRequest
-	46, // 75: pact.signer.v1.AdminService.ListEnrollmentTokens:input_type -> pact.signer.v1.ListEnrollmentTokensRequest
-	48, // 76: pact.signer.v1.AdminService.RevokeEnrollmentToken:input_type -> pact.signer.v1.RevokeEnrollmentTokenRequest
-	50, // 77: pact.signer.v1.AdminService.ListAudit:input_type -> pact.signer.v1.ListAuditRequest
-	52, // 78: pact.signer.v1.AdminService.VerifyAudit:input_type -> pact.signer.v1.VerifyAuditRequest
-	54, // 79: pact.signer.v1.AdminService.GetState:input_type -> pact.signer.v1.GetStateRequest
-	57, // 80: pact.signer.v1.AdminService.ExportState:input_type -> pact.signer.v1.ExportStateRequest
-	59, // 81: pact.signer.v1.AdminService.ImportState:input_type -> pact.signer.v1.ImportStateRequest
-	62, // 82: pact.signer.v1.AdminService.AcceptLoss:input_type -> pact.signer.v1.AcceptLossRequest
-	63, // 83: pact.signer.v1.AdminService.OpenEnrolment:input_type -> pact.signer.v1.OpenEnrolmentRequest
-	1,  // 84: pact.signer.v1.AdminService.FleetStatus:output_type -> pact.signer.v1.FleetStatusResponse
-	5,  // 85: pact.signer.v1.AdminService.ListKeys:output_type -> pact.signer.v1.ListKeysResponse
-	8,  // 86: pact.signer.v1.AdminService.GetKeySet:output_type -> pact.signer.v1.GetKeySetResponse
-	10, // 87: pact.signer.v1.AdminService.RotateKey:output_type -> pact.signer.v1.RotateKeyResponse
-	15, // 88: pact.signer.v1.AdminService.Kill:output_type -> pact.signer.v1.KillResponse
-	17, // 89: pact.signer.v1.AdminService.WaitKill:output_type -> pact.signer.v1.Barrier
-	19, // 90: pact.signer.v1.AdminService.KillStatus:output_type -> pact.signer.v1.KillStatusResponse
-	22, // 91: pact.signer.v1.AdminService.Resume:output_type -> pact.signer.v1.ResumeResponse
-	25, // 92: pact.signer.v1.AdminService.ListDevices:output_type -> pact.signer.v1.ListDevicesResponse
-	23, // 93: pact.signer.v1.AdminService.GetDevice:output_type -> pact.signer.v1.Device
-	23, // 94: pact.signer.v1.AdminService.InvalidateDevice:output_type -> pact.signer.v1.Device
-	30, // 95: pact.signer.v1.AdminService.CreateCredential:output_type -> pact.signer.v1.CreateCredentialResponse
-	32, // 96: pact.signer.v1.AdminService.ListCredentials:output_type -> pact.signer.v1.ListCredentialsResponse
-	30, // 97: pact.signer.v1.AdminService.RotateCredential:output_type -> pact.signer.v1.CreateCredentialResponse
-	28, // 98: pact.signer.v1.AdminService.RevokeCredential:output_type -> pact.signer.v1.Credential
-	37, // 99: pact.signer.v1.AdminService.ListAudiences:output_type -> pact.signer.v1.ListAudiencesResponse
-	35, // 100: pact.signer.v1.AdminService.SetAudience:output_type -> pact.signer.v1.Audience
-	40, // 101: pact.signer.v1.AdminService.RemoveAudience:output_type -> pact.signer.v1.RemoveAudienceResponse
-	42, // 102: pact.signer.v1.AdminService.RegisterProvider:output_type -> pact.signer.v1.RegisterProviderResponse
-	45, // 103: pact.signer.v1.AdminService.CreateEnrollmentToken:output_type -> pact.signer.v1.CreateEnrollmentTokenResponse
-	47, // 104: pact.signer.v1.AdminService.ListEnrollmentTokens:output_type -> pact.signer.v1.ListEnrollmentTokensResponse
-	43, // 105: pact.signer.v1.AdminService.RevokeEnrollmentToken:output_type -> pact.signer.v1.EnrollmentToken
-	51, // 106: pact.signer.v1.AdminService.ListAudit:output_type -> pact.signer.v1.ListAuditResponse
-	53, // 107: pact.signer.v1.AdminService.VerifyAudit:output_type -> pact.signer.v1.VerifyAuditResponse
-	55, // 108: pact.signer.v1.AdminService.GetState:output_type -> pact.signer.v1.StoreState
-	58, // 109: pact.signer.v1.AdminService.ExportState:output_type -> pact.signer.v1.ExportStateResponse
-	60, // 110: pact.signer.v1.AdminService.ImportState:output_type -> pact.signer.v1.ImportStateResponse
-	55, // 111: pact.signer.v1.AdminService.AcceptLoss:output_type -> pact.signer.v1.StoreState
-	55, // 112: pact.signer.v1.AdminService.OpenEnrolment:output_type -> pact.signer.v1.StoreState
-	84, // [84:113] is the sub-list for method output_type
-	55, // [55:84] is the sub-list for method input_type
-	55, // [55:55] is the sub-list for extension type_name
-	55, // [55:55] is the sub-list for extension extendee
-	0,  // [0:55] is the sub-list for field type_name
+	17, // 2: pact.signer.v1.FleetStatusResponse.kills:type_name -> pact.signer.v1.KillEntry
+	70, // 3: pact.signer.v1.FleetStatusResponse.time:type_name -> google.protobuf.Timestamp
+	71, // 4: pact.signer.v1.IssuerStatus.token_ttl:type_name -> google.protobuf.Duration
+	70, // 5: pact.signer.v1.IssuerStatus.next_sign_at:type_name -> google.protobuf.Timestamp
+	70, // 6: pact.signer.v1.Replica.seen:type_name -> google.protobuf.Timestamp
+	68, // 7: pact.signer.v1.Replica.revisions:type_name -> pact.signer.v1.Replica.RevisionsEntry
+	71, // 8: pact.signer.v1.Replica.clock_offset:type_name -> google.protobuf.Duration
+	70, // 9: pact.signer.v1.Replica.permit_until:type_name -> google.protobuf.Timestamp
+	71, // 10: pact.signer.v1.GetActivityRequest.window:type_name -> google.protobuf.Duration
+	70, // 11: pact.signer.v1.GetActivityResponse.time:type_name -> google.protobuf.Timestamp
+	6,  // 12: pact.signer.v1.GetActivityResponse.minutes:type_name -> pact.signer.v1.ActivityMinute
+	7,  // 13: pact.signer.v1.GetActivityResponse.replicas:type_name -> pact.signer.v1.ReplicaActivity
+	70, // 14: pact.signer.v1.ActivityMinute.start:type_name -> google.protobuf.Timestamp
+	70, // 15: pact.signer.v1.ReplicaActivity.since:type_name -> google.protobuf.Timestamp
+	70, // 16: pact.signer.v1.ReplicaActivity.reported:type_name -> google.protobuf.Timestamp
+	10, // 17: pact.signer.v1.ListKeysResponse.keys:type_name -> pact.signer.v1.Key
+	70, // 18: pact.signer.v1.Key.publish_at:type_name -> google.protobuf.Timestamp
+	70, // 19: pact.signer.v1.Key.sign_at:type_name -> google.protobuf.Timestamp
+	70, // 20: pact.signer.v1.Key.retire_at:type_name -> google.protobuf.Timestamp
+	70, // 21: pact.signer.v1.Key.remove_at:type_name -> google.protobuf.Timestamp
+	70, // 22: pact.signer.v1.Key.revoked_at:type_name -> google.protobuf.Timestamp
+	15, // 23: pact.signer.v1.RotateKeyResponse.timeline:type_name -> pact.signer.v1.TimelineEvent
+	70, // 24: pact.signer.v1.TimelineEvent.time:type_name -> google.protobuf.Timestamp
+	16, // 25: pact.signer.v1.KillEntry.scope:type_name -> pact.signer.v1.Scope
+	70, // 26: pact.signer.v1.KillEntry.time:type_name -> google.protobuf.Timestamp
+	70, // 27: pact.signer.v1.KillEntry.expires:type_name -> google.protobuf.Timestamp
+	16, // 28: pact.signer.v1.KillRequest.scope:type_name -> pact.signer.v1.Scope
+	71, // 29: pact.signer.v1.KillRequest.for:type_name -> google.protobuf.Duration
+	17, // 30: pact.signer.v1.KillResponse.entry:type_name -> pact.signer.v1.KillEntry
+	70, // 31: pact.signer.v1.KillResponse.tokens_accepted_until:type_name -> google.protobuf.Timestamp
+	70, // 32: pact.signer.v1.Barrier.effective_at:type_name -> google.protobuf.Timestamp
+	17, // 33: pact.signer.v1.KillStatusResponse.entries:type_name -> pact.signer.v1.KillEntry
+	24, // 34: pact.signer.v1.KillStatusResponse.resumes:type_name -> pact.signer.v1.KillResume
+	70, // 35: pact.signer.v1.KillResume.time:type_name -> google.protobuf.Timestamp
+	16, // 36: pact.signer.v1.ResumeRequest.scope:type_name -> pact.signer.v1.Scope
+	70, // 37: pact.signer.v1.Device.enrolled_at:type_name -> google.protobuf.Timestamp
+	70, // 38: pact.signer.v1.Device.last_signed_at:type_name -> google.protobuf.Timestamp
+	70, // 39: pact.signer.v1.Device.invalidated_at:type_name -> google.protobuf.Timestamp
+	27, // 40: pact.signer.v1.ListDevicesResponse.devices:type_name -> pact.signer.v1.Device
+	70, // 41: pact.signer.v1.Credential.created_at:type_name -> google.protobuf.Timestamp
+	70, // 42: pact.signer.v1.Credential.expires_at:type_name -> google.protobuf.Timestamp
+	70, // 43: pact.signer.v1.Credential.revoked_at:type_name -> google.protobuf.Timestamp
+	70, // 44: pact.signer.v1.Credential.rotated_at:type_name -> google.protobuf.Timestamp
+	71, // 45: pact.signer.v1.CreateCredentialRequest.expires_in:type_name -> google.protobuf.Duration
+	32, // 46: pact.signer.v1.CreateCredentialResponse.info:type_name -> pact.signer.v1.Credential
+	32, // 47: pact.signer.v1.ListCredentialsResponse.credentials:type_name -> pact.signer.v1.Credential
+	71, // 48: pact.signer.v1.RotateCredentialRequest.expires_in:type_name -> google.protobuf.Duration
+	70, // 49: pact.signer.v1.Audience.set_at:type_name -> google.protobuf.Timestamp
+	39, // 50: pact.signer.v1.ListAudiencesResponse.audiences:type_name -> pact.signer.v1.Audience
+	70, // 51: pact.signer.v1.EnrollmentToken.created_at:type_name -> google.protobuf.Timestamp
+	70, // 52: pact.signer.v1.EnrollmentToken.expires_at:type_name -> google.protobuf.Timestamp
+	71, // 53: pact.signer.v1.CreateEnrollmentTokenRequest.expires_in:type_name -> google.protobuf.Duration
+	47, // 54: pact.signer.v1.CreateEnrollmentTokenResponse.info:type_name -> pact.signer.v1.EnrollmentToken
+	47, // 55: pact.signer.v1.ListEnrollmentTokensResponse.tokens:type_name -> pact.signer.v1.EnrollmentToken
+	70, // 56: pact.signer.v1.AuditEntry.time:type_name -> google.protobuf.Timestamp
+	69, // 57: pact.signer.v1.AuditEntry.detail:type_name -> pact.signer.v1.AuditEntry.DetailEntry
+	53, // 58: pact.signer.v1.ListAuditResponse.entries:type_name -> pact.signer.v1.AuditEntry
+	60, // 59: pact.signer.v1.StoreState.custody_head:type_name -> pact.signer.v1.AuditHead
+	60, // 60: pact.signer.v1.StoreState.store_head:type_name -> pact.signer.v1.AuditHead
+	65, // 61: pact.signer.v1.ImportStateResponse.content:type_name -> pact.signer.v1.StateContent
+	70, // 62: pact.signer.v1.StateContent.exported_at:type_name -> google.protobuf.Timestamp
+	0,  // 63: pact.signer.v1.AdminService.FleetStatus:input_type -> pact.signer.v1.FleetStatusRequest
+	4,  // 64: pact.signer.v1.AdminService.GetActivity:input_type -> pact.signer.v1.GetActivityRequest
+	8,  // 65: pact.signer.v1.AdminService.ListKeys:input_type -> pact.signer.v1.ListKeysRequest
+	11, // 66: pact.signer.v1.AdminService.GetKeySet:input_type -> pact.signer.v1.GetKeySetRequest
+	13, // 67: pact.signer.v1.AdminService.RotateKey:input_type -> pact.signer.v1.RotateKeyRequest
+	18, // 68: pact.signer.v1.AdminService.Kill:input_type -> pact.signer.v1.KillRequest
+	20, // 69: pact.signer.v1.AdminService.WaitKill:input_type -> pact.signer.v1.WaitKillRequest
+	22, // 70: pact.signer.v1.AdminService.KillStatus:input_type -> pact.signer.v1.KillStatusRequest
+	25, // 71: pact.signer.v1.AdminService.Resume:input_type -> pact.signer.v1.ResumeRequest
+	28, // 72: pact.signer.v1.AdminService.ListDevices:input_type -> pact.signer.v1.ListDevicesRequest
+	30, // 73: pact.signer.v1.AdminService.GetDevice:input_type -> pact.signer.v1.GetDeviceRequest
+	31, // 74: pact.signer.v1.AdminService.InvalidateDevice:input_type -> pact.signer.v1.InvalidateDeviceRequest
+	33, // 75: pact.signer.v1.AdminService.CreateCredential:input_type -> pact.signer.v1.CreateCredentialRequest
+	35, // 76: pact.signer.v1.AdminService.ListCredentials:input_type -> pact.signer.v1.ListCredentialsRequest
+	37, // 77: pact.signer.v1.AdminService.RotateCredential:input_type -> pact.signer.v1.RotateCredentialRequest
+	38, // 78: pact.signer.v1.AdminService.RevokeCredential:input_type -> pact.signer.v1.RevokeCredentialRequest
+	40, // 79: pact.signer.v1.AdminService.ListAudiences:input_type -> pact.signer.v1.ListAudiencesRequest
+	42, // 80: pact.signer.v1.AdminService.SetAudience:input_type -> pact.signer.v1.SetAudienceRequest
+	43, // 81: pact.signer.v1.AdminService.RemoveAudience:input_type -> pact.signer.v1.RemoveAudienceRequest
+	45, // 82: pact.signer.v1.AdminService.RegisterProvider:input_type -> pact.signer.v1.RegisterProviderRequest
+	48, // 83: pact.signer.v1.AdminService.CreateEnrollmentToken:input_type -> pact.signer.v1.CreateEnrollmentTokenRequest
+	50, // 84: pact.signer.v1.AdminService.ListEnrollmentTokens:input_type -> pact.signer.v1.ListEnrollmentTokensRequest
+	52, // 85: pact.signer.v1.AdminService.RevokeEnrollmentToken:input_type -> pact.signer.v1.RevokeEnrollmentTokenRequest
+	54, // 86: pact.signer.v1.AdminService.ListAudit:input_type -> pact.signer.v1.ListAuditRequest
+	56, // 87: pact.signer.v1.AdminService.VerifyAudit:input_type -> pact.signer.v1.VerifyAuditRequest
+	58, // 88: pact.signer.v1.AdminService.GetState:input_type -> pact.signer.v1.GetStateRequest
+	61, // 89: pact.signer.v1.AdminService.ExportState:input_type -> pact.signer.v1.ExportStateRequest
+	63, // 90: pact.signer.v1.AdminService.ImportState:input_type -> pact.signer.v1.ImportStateRequest
+	66, // 91: pact.signer.v1.AdminService.AcceptLoss:input_type -> pact.signer.v1.AcceptLossRequest
+	67, // 92: pact.signer.v1.AdminService.OpenEnrolment:input_type -> pact.signer.v1.OpenEnrolmentRequest
+	1,  // 93: pact.signer.v1.AdminService.FleetStatus:output_type -> pact.signer.v1.FleetStatusResponse
+	5,  // 94: pact.signer.v1.AdminService.GetActivity:output_type -> pact.signer.v1.GetActivityResponse
+	9,  // 95: pact.signer.v1.AdminService.ListKeys:output_type -> pact.signer.v1.ListKeysResponse
+	12, // 96: pact.signer.v1.AdminService.GetKeySet:output_type -> pact.signer.v1.GetKeySetResponse
+	14, // 97: pact.signer.v1.AdminService.RotateKey:output_type -> pact.signer.v1.RotateKeyResponse
+	19, // 98: pact.signer.v1.AdminService.Kill:output_type -> pact.signer.v1.KillResponse
+	21, // 99: pact.signer.v1.AdminService.WaitKill:output_type -> pact.signer.v1.Barrier
+	23, // 100: pact.signer.v1.AdminService.KillStatus:output_type -> pact.signer.v1.KillStatusResponse
+	26, // 101: pact.signer.v1.AdminService.Resume:output_type -> pact.signer.v1.ResumeResponse
+	29, // 102: pact.signer.v1.AdminService.ListDevices:output_type -> pact.signer.v1.ListDevicesResponse
+	27, // 103: pact.signer.v1.AdminService.GetDevice:output_type -> pact.signer.v1.Device
+	27, // 104: pact.signer.v1.AdminService.InvalidateDevice:output_type -> pact.signer.v1.Device
+	34, // 105: pact.signer.v1.AdminService.CreateCredential:output_type -> pact.signer.v1.CreateCredentialResponse
+	36, // 106: pact.signer.v1.AdminService.ListCredentials:output_type -> pact.signer.v1.ListCredentialsResponse
+	34, // 107: pact.signer.v1.AdminService.RotateCredential:output_type -> pact.signer.v1.CreateCredentialResponse
+	32, // 108: pact.signer.v1.AdminService.RevokeCredential:output_type -> pact.signer.v1.Credential
+	41, // 109: pact.signer.v1.AdminService.ListAudiences:output_type -> pact.signer.v1.ListAudiencesResponse
+	39, // 110: pact.signer.v1.AdminService.SetAudience:output_type -> pact.signer.v1.Audience
+	44, // 111: pact.signer.v1.AdminService.RemoveAudience:output_type -> pact.signer.v1.RemoveAudienceResponse
+	46, // 112: pact.signer.v1.AdminService.RegisterProvider:output_type -> pact.signer.v1.RegisterProviderResponse
+	49, // 113: pact.signer.v1.AdminService.CreateEnrollmentToken:output_type -> pact.signer.v1.CreateEnrollmentTokenResponse
+	51, // 114: pact.signer.v1.AdminService.ListEnrollmentTokens:output_type -> pact.signer.v1.ListEnrollmentTokensResponse
+	47, // 115: pact.signer.v1.AdminService.RevokeEnrollmentToken:output_type -> pact.signer.v1.EnrollmentToken
+	55, // 116: pact.signer.v1.AdminService.ListAudit:output_type -> pact.signer.v1.ListAuditResponse
+	57, // 117: pact.signer.v1.AdminService.VerifyAudit:output_type -> pact.signer.v1.VerifyAuditResponse
+	59, // 118: pact.signer.v1.AdminService.GetState:output_type -> pact.signer.v1.StoreState
+	62, // 119: pact.signer.v1.AdminService.ExportState:output_type -> pact.signer.v1.ExportStateResponse
+	64, // 120: pact.signer.v1.AdminService.ImportState:output_type -> pact.signer.v1.ImportStateResponse
+	59, // 121: pact.signer.v1.AdminService.AcceptLoss:output_type -> pact.signer.v1.StoreState
+	59, // 122: pact.signer.v1.AdminService.OpenEnrolment:output_type -> pact.signer.v1.StoreState
+	93, // [93:123] is the sub-list for method output_type
+	63, // [63:93] is the sub-list for method input_type
+	63, // [63:63] is the sub-list for extension type_name
+	63, // [63:63] is the sub-list for extension extendee
+	0,  // [0:63] is the sub-list for field type_name
 }
 
 func init() { file_pact_signer_v1_admin_proto_init() }
@@ -4968,7 +5291,7 @@ func file_pact_signer_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_pact_signer_v1_admin_proto_rawDesc), len(file_pact_signer_v1_admin_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   66,
+			NumMessages:   70,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -22,6 +22,7 @@ const _ = grpc.SupportPackageIsVersion9
 
 const (
 	AdminService_FleetStatus_FullMethodName           = "/pact.signer.v1.AdminService/FleetStatus"
+	AdminService_GetActivity_FullMethodName           = "/pact.signer.v1.AdminService/GetActivity"
 	AdminService_ListKeys_FullMethodName              = "/pact.signer.v1.AdminService/ListKeys"
 	AdminService_GetKeySet_FullMethodName             = "/pact.signer.v1.AdminService/GetKeySet"
 	AdminService_RotateKey_FullMethodName             = "/pact.signer.v1.AdminService/RotateKey"
@@ -67,6 +68,8 @@ const (
 type AdminServiceClient interface {
 	// FleetStatus tells what is running: issuers, replicas, switch. viewer.
 	FleetStatus(ctx context.Context, in *FleetStatusRequest, opts ...grpc.CallOption) (*FleetStatusResponse, error)
+	// GetActivity tells what the fleet did in each of the last minutes. viewer.
+	GetActivity(ctx context.Context, in *GetActivityRequest, opts ...grpc.CallOption) (*GetActivityResponse, error)
 	// ListKeys lists the keys of one issuer or of all. viewer.
 	ListKeys(ctx context.Context, in *ListKeysRequest, opts ...grpc.CallOption) (*ListKeysResponse, error)
 	// GetKeySet returns the published JWKS document as it is served. viewer.
@@ -156,6 +159,16 @@ func (c *adminServiceClient) FleetStatus(ctx context.Context, in *FleetStatusReq
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(FleetStatusResponse)
 	err := c.cc.Invoke(ctx, AdminService_FleetStatus_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) GetActivity(ctx context.Context, in *GetActivityRequest, opts ...grpc.CallOption) (*GetActivityResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetActivityResponse)
+	err := c.cc.Invoke(ctx, AdminService_GetActivity_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -478,6 +491,8 @@ func (c *adminServiceClient) OpenEnrolment(ctx context.Context, in *OpenEnrolmen
 type AdminServiceServer interface {
 	// FleetStatus tells what is running: issuers, replicas, switch. viewer.
 	FleetStatus(context.Context, *FleetStatusRequest) (*FleetStatusResponse, error)
+	// GetActivity tells what the fleet did in each of the last minutes. viewer.
+	GetActivity(context.Context, *GetActivityRequest) (*GetActivityResponse, error)
 	// ListKeys lists the keys of one issuer or of all. viewer.
 	ListKeys(context.Context, *ListKeysRequest) (*ListKeysResponse, error)
 	// GetKeySet returns the published JWKS document as it is served. viewer.
@@ -565,6 +580,9 @@ type UnimplementedAdminServiceServer struct{}
 
 func (UnimplementedAdminServiceServer) FleetStatus(context.Context, *FleetStatusRequest) (*FleetStatusResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method FleetStatus not implemented")
+}
+func (UnimplementedAdminServiceServer) GetActivity(context.Context, *GetActivityRequest) (*GetActivityResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetActivity not implemented")
 }
 func (UnimplementedAdminServiceServer) ListKeys(context.Context, *ListKeysRequest) (*ListKeysResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListKeys not implemented")
@@ -685,6 +703,24 @@ func _AdminService_FleetStatus_Handler(srv interface{}, ctx context.Context, dec
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(AdminServiceServer).FleetStatus(ctx, req.(*FleetStatusRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_GetActivity_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetActivityRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).GetActivity(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_GetActivity_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).GetActivity(ctx, req.(*GetActivityRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -1178,6 +1214,10 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "FleetStatus",
 			Handler:    _AdminService_FleetStatus_Handler,
+		},
+		{
+			MethodName: "GetActivity",
+			Handler:    _AdminService_GetActivity_Handler,
 		},
 		{
 			MethodName: "ListKeys",

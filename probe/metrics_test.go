@@ -1,0 +1,183 @@
+package probe_test
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+	"go.uber.org/goleak"
+
+	"github.com/pactsigner/pactsigner/probe"
+)
+
+// scrape reads metrics as Prometheus does: name, then check or result, to value.
+func scrape(t *testing.T, h http.Handler) map[string]map[string]float64 {
+	t.Helper()
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(w.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]map[string]float64{}
+	for name, f := range families {
+		all[name] = map[string]float64{}
+		for _, m := range f.Metric {
+			key := ""
+			for _, l := range m.Label {
+				switch l.GetName() {
+				case "check", "result":
+					key = l.GetValue()
+				case "issuer":
+					if l.GetValue() != "https://pa.example.com" {
+						t.Errorf("%s: issuer %s", name, l.GetValue())
+					}
+				default:
+					t.Errorf("%s has the label %s", name, l.GetName())
+				}
+			}
+			all[name][key] = m.GetGauge().GetValue() + m.GetCounter().GetValue()
+		}
+	}
+	return all
+}
+
+func TestMetrics(t *testing.T) {
+	m := probe.NewMetrics("https://pa.example.com", time.Hour)
+	at := time.Unix(1_800_000_000, 0)
+	m.Observe(probe.Report{At: at, Checks: []probe.Result{
+		{Check: probe.CheckSign, Outcome: probe.Passed, At: at, Took: 250 * time.Millisecond},
+		{Check: probe.CheckVerify, Outcome: probe.Passed, At: at},
+		{Check: probe.CheckKilled, Outcome: probe.Passed, At: at},
+	}})
+	m.Observe(probe.Report{At: at.Add(time.Minute), Checks: []probe.Result{
+		{Check: probe.CheckSign, Outcome: probe.Failed, At: at.Add(time.Minute), Took: time.Second},
+		{Check: probe.CheckVerify, Outcome: probe.LeftOut, At: at.Add(time.Minute)},
+		{Check: probe.CheckKilled, Outcome: probe.Passed, At: at}, // stands
+	}})
+	got := scrape(t, m.Handler())
+	for name, want := range map[string]map[string]float64{
+		"pact_probe_success":                        {"sign": 0, "killed_audience": 1},
+		"pact_probe_duration_seconds":               {"sign": 1, "killed_audience": 0},
+		"pact_probe_last_success_timestamp_seconds": {"sign": 1_800_000_000, "verify": 1_800_000_000, "killed_audience": 1_800_000_060},
+		"pact_probe_runs_total":                     {"passed": 1, "failed": 1},
+	} {
+		if len(got[name]) != len(want) {
+			t.Errorf("%s: %v, want %v", name, got[name], want)
+		}
+		for check, v := range want {
+			if g, ok := got[name][check]; !ok || g != v {
+				t.Errorf("%s{%s}: %v", name, check, g)
+			}
+		}
+	}
+	if len(got) != 4 {
+		t.Errorf("%d metrics", len(got))
+	}
+}
+
+// The process is live as long as rounds end.
+func TestLivez(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := probe.NewMetrics("https://pa.example.com", time.Minute)
+		live := func() int {
+			w := httptest.NewRecorder()
+			m.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/livez", nil))
+			return w.Code
+		}
+		if code := live(); code != 200 {
+			t.Errorf("at first %d", code)
+		}
+		time.Sleep(61 * time.Second)
+		if code := live(); code != 503 {
+			t.Errorf("without a round %d", code)
+		}
+		m.Observe(probe.Report{})
+		if code := live(); code != 200 {
+			t.Errorf("after a round %d", code)
+		}
+	})
+}
+
+// Rounds come at the interval, a tenth more or less, whether the signer answers or not.
+func TestLoop(t *testing.T) {
+	w := newWorld(t)
+	var rounds atomic.Int32
+	c := w.config()
+	c.ConnectTo = w.proxy(t, func(out http.ResponseWriter, x *exchange) bool {
+		if rounds.Load() > 0 { // rounds do not overlap
+			panic(http.ErrAbortHandler)
+		}
+		return false
+	})
+	p, err := probe.New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var ok []bool
+	p.Loop(ctx, time.Millisecond, func(r probe.Report) {
+		ok = append(ok, r.OK())
+		if rounds.Add(1) == 3 {
+			cancel()
+		}
+	})
+	if len(ok) != 3 || !ok[0] || ok[1] || ok[2] {
+		t.Errorf("rounds: %v", ok)
+	}
+}
+
+// Rounds leave no connection and nothing that runs.
+func TestNothingStays(t *testing.T) {
+	w := newWorld(t)
+	c := w.config()
+	c.Replicas, c.GRPC = []string{w.public()}, w.server.Info().GRPC
+	p, err := probe.New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := goleak.IgnoreCurrent()
+	for range 5 {
+		wants(t, p.Round(t.Context()))
+	}
+	// The signer's own, which it ends when it likes.
+	goleak.VerifyNone(t, before, goleak.IgnoreAnyFunction("net/http.(*conn).serve"), goleak.IgnoreAnyFunction("google.golang.org/grpc/internal/transport.NewServerTransport"),
+		goleak.IgnoreAnyFunction("google.golang.org/grpc.(*Server).handleRawConn.func1"))
+}
+
+// The wait between rounds, on a clock that jumps: from nine to eleven tenths.
+func TestJitter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, err := probe.New(probe.Config{Issuer: "http://127.0.0.1:1", Credential: probe.NewCredential("x"), ConnectTo: "127.0.0.1:1"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		var at []time.Time
+		p.Loop(ctx, time.Minute, func(probe.Report) {
+			if at = append(at, time.Now()); len(at) == 20 {
+				cancel()
+			}
+		})
+		different := map[time.Duration]bool{}
+		for i := range at[1:] {
+			d := at[i+1].Sub(at[i])
+			different[d] = true
+			if d < 54*time.Second || d > 66*time.Second {
+				t.Errorf("%v from round to round", d)
+			}
+		}
+		if len(different) < 5 {
+			t.Errorf("rounds keep step: %v", different)
+		}
+	})
+}
