@@ -27,12 +27,12 @@ func main() {
 
 // programs builds what was not built before.
 func programs() error {
-	root, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}").Output()
+	root, err := moduleRoot()
 	if err != nil {
-		return fmt.Errorf("where is the module: %w", err)
+		return err
 	}
 	for _, p := range servers.Programs {
-		if err := build(p, strings.TrimSpace(string(root))); err != nil {
+		if err := build(p, root); err != nil {
 			return fmt.Errorf("build %s: %w", p.Name, err)
 		}
 	}
@@ -69,12 +69,26 @@ func build(p servers.Program, root string) error {
 
 // definitions fetches what charts are checked against besides Kubernetes' own types.
 func definitions() error {
-	cmd := exec.Command("go", "mod", "download", servers.GatewayAPI)
+	root, err := moduleRoot()
+	if err != nil {
+		return err
+	}
+	cmd := exec.Command("go", "mod", "download", "sigs.k8s.io/gateway-api")
+	cmd.Dir = filepath.Join(root, "tools", "crds")
+	cmd.Env = append(os.Environ(), "GOWORK=off")
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("fetch %s: %w", servers.GatewayAPI, err)
+		return fmt.Errorf("fetch the Gateway API: %w", err)
 	}
 	return nil
+}
+
+func moduleRoot() (string, error) {
+	root, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}").Output()
+	if err != nil {
+		return "", fmt.Errorf("where is the module: %w", err)
+	}
+	return strings.TrimSpace(string(root)), nil
 }
 
 // redis installs what is missing of Redis.
