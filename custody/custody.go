@@ -12,6 +12,7 @@ import (
 	"context"
 	"crypto"
 	"errors"
+	"fmt"
 
 	"github.com/go-jose/go-jose/v4"
 )
@@ -32,6 +33,9 @@ var (
 	// ErrUnavailable: the keyring cannot answer now (sealed, closed, out of
 	// reach, over its limits). The caller answers 503 and may try again.
 	ErrUnavailable = errors.New("custody: unavailable")
+	// ErrDeleted: there was a document of that name, and somebody else deleted it. It
+	// wraps ErrUnavailable: it may be brought back.
+	ErrDeleted = fmt.Errorf("%w: deleted", ErrUnavailable)
 )
 
 // Keyring holds one deployment's keys. Safe for concurrent use. Every error

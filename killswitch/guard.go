@@ -33,8 +33,8 @@ type GuardConfig struct {
 	// rests on it is used.
 	OnGrant func(Grant)
 	// OnRegression is called once for each time that the store is found to lack switch
-	// state which this replica or custody knows: it came back from an older copy. Nil:
-	// the log alone tells.
+	// state which this replica or custody knows: it came back from an older copy, or
+	// empty. It is over with the next permit. Nil: the log alone tells.
 	OnRegression func()
 	// Log gets the alarms; nil discards them.
 	Log *slog.Logger
@@ -53,14 +53,15 @@ type Guard struct {
 
 	beating chan struct{} // holds one token: the right to beat
 	// What follows is touched only by the holder of the token.
-	known    State  // every entry that must not be lost: enforced, or from custody
+	known    State  // every entry that must not be lost: enforced, or from custody; set by know
 	compared bool   // known holds custody's record
 	lineage  string // of the store's data that custody's record was compared with
 	loaded   bool   // known is the state that the store had under change
 	change   string //
-	index    *index // of known, if loaded
+	index    *index // of known
 	inForce  *index // the one that permits were last given for
-	alarmed  string // what is wrong with the store, as it was told last
+	lacking  bool   // the store was found to lack what is known, and was not whole since
+	alarmed  string // the damage of the store, as it was told last
 	left     bool   // for good
 	started  time.Duration
 	outcome  error     // of the last beat
@@ -71,6 +72,7 @@ type Guard struct {
 	failing  bool
 
 	status     atomic.Pointer[PermitInfo]
+	told       atomic.Pointer[view]   // what is known, in force or not, for people and metrics
 	recorded   atomic.Pointer[string] // the change whose state custody is known to have
 	unrecorded bool                   // touched by one chore at a time
 }
@@ -113,6 +115,7 @@ func NewGuard(cfg GuardConfig) *Guard {
 		g.clock = func() reading { return reading{cfg.Now().UnixNano(), cfg.Monotonic()} }
 	}
 	g.status.Store(&PermitInfo{})
+	g.know(State{})
 	g.recorded.Store(new(string))
 	return g
 }
@@ -239,6 +242,9 @@ func (g *Guard) beat(ctx context.Context) error {
 		g.compared = false
 	}
 	if high := g.heard.Swap(nil); high != nil {
+		if high.Epoch < g.known.Epoch {
+			g.RecordAgain() // it was restored from an older copy, or made anew
+		}
 		g.learn(*high)
 	}
 	if !g.compared { // before the store is asked: custody's record may say which store is ours
@@ -254,6 +260,9 @@ func (g *Guard) beat(ctx context.Context) error {
 		}
 		if err != nil {
 			return fmt.Errorf("ask for a permit: %w", err)
+		}
+		if grant.Epoch < g.known.Epoch { // told even if custody is away, or refuses the store
+			g.regressed("store_epoch", grant.Epoch)
 		}
 		if grant.Lineage != g.lineage {
 			// The data may lack what another had, or go back further than anybody
@@ -306,7 +315,7 @@ func (g *Guard) ask(ctx context.Context, asked reading) (Grant, error) {
 	g.offset = clockOffset(asked, g.clock(), grant.Time)
 	if g.offset.Abs() > g.cfg.Params.ClockStop {
 		g.view.Store(nil)
-		return grant, fmt.Errorf("%w: the clock is %v off the store's", ErrNoPermit, g.offset)
+		return grant, fmt.Errorf("%w: the clock is %s", ErrNoPermit, offsetWords(g.offset))
 	}
 	if g.cfg.OnGrant != nil {
 		g.cfg.OnGrant(grant)
@@ -323,10 +332,16 @@ func (g *Guard) compare(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, g.cfg.Params.Custody)
 	defer cancel()
 	high, err := g.cfg.HighWater.Load(ctx)
+	back := errors.Is(err, ErrWentBack)
+	if err == nil || back {
+		g.learn(high)
+	}
+	if back && g.known.Epoch > 0 {
+		g.regressed("err", err)
+	}
 	if err != nil {
 		return fmt.Errorf("load the high-water record: %w", err)
 	}
-	g.learn(high)
 	g.compared = true
 	return nil
 }
@@ -335,7 +350,29 @@ func (g *Guard) compare(ctx context.Context) error {
 func (g *Guard) learn(high State) {
 	next := Merge(g.known, high)
 	if !next.equal(g.known) {
-		g.known, g.loaded = next, false // the store is asked whether it has it
+		g.know(next)
+		g.loaded = false // the store is asked whether it has it
+	}
+}
+
+// know sets what is known. It goes on being told, and counted, whatever the store says
+// later: until somebody lifts it, it is in force wherever anything is signed.
+func (g *Guard) know(s State) {
+	g.known, g.index = s, newIndex(s)
+	g.told.Store(&view{index: g.index, epoch: s.Epoch})
+}
+
+// regressed raises the alarm that the store lacks what is known, once until it is whole
+// again.
+func (g *Guard) regressed(how ...any) {
+	if g.lacking {
+		return
+	}
+	g.lacking = true
+	g.cfg.Log.Error("the store has lost switch state that this replica or custody knows: nothing is signed on it before that is merged back",
+		append(how, "known_epoch", g.known.Epoch)...)
+	if g.cfg.OnRegression != nil {
+		g.cfg.OnRegression()
 	}
 }
 
@@ -376,14 +413,7 @@ func (g *Guard) install(ctx context.Context, grant Grant) error {
 		return err
 	}
 	if _, lost := s.Absorb(g.known); lost {
-		if told := fmt.Sprint(s.Epoch, s.Change, g.known.Epoch); told != g.alarmed {
-			g.alarmed = told
-			g.cfg.Log.Error("the store has lost switch state that this replica or custody knows: merging it back",
-				"store_epoch", s.Epoch, "known_epoch", g.known.Epoch)
-			if g.cfg.OnRegression != nil {
-				g.cfg.OnRegression()
-			}
-		}
+		g.regressed("store_epoch", s.Epoch)
 		if s, err = g.cfg.Store.Merge(ctx, g.known); err != nil {
 			return fmt.Errorf("merge known switch state into the store: %w", err)
 		}
@@ -392,13 +422,13 @@ func (g *Guard) install(ctx context.Context, grant Grant) error {
 		}
 	}
 	g.change, g.loaded = s.Change, true
-	g.known = Merge(s, State{})
-	g.index = newIndex(g.known)
+	g.know(Merge(s, State{}))
 	return nil
 }
 
 // permit puts the known state in force, on a permit that was asked for then.
 func (g *Guard) permit(asked reading) {
+	g.lacking = false
 	g.view.Store(&view{index: g.index, epoch: g.known.Epoch, asked: asked})
 	if g.inForce == g.index {
 		return
@@ -442,6 +472,10 @@ func (g *Guard) Leave(ctx context.Context) error {
 // record again before it renews the permit. It is for who finds a part of the store that
 // is not ours, which beats may not meet.
 func (g *Guard) Doubt() { g.doubt.Store(true) }
+
+// RecordAgain makes Run record in custody what is enforced, though that was done before.
+// It is for who finds that custody has lost what it was told.
+func (g *Guard) RecordAgain() { g.recorded.Store(new(string)) }
 
 // beatSoon makes Run beat at once.
 func (g *Guard) beatSoon() {
@@ -505,15 +539,24 @@ func (g *Guard) record(ctx context.Context, c chores) {
 	}
 }
 
-// clockOffset is how far the store's clock is from ours, at least: an answer
-// that may have been given at the right time is not off.
+// clockOffset is how far our clock is ahead of the store's, at least: an answer that
+// may have been given at the right time is not off. Negative: it is behind.
 func clockOffset(asked, answered reading, store time.Time) time.Duration {
 	at := store.UnixNano()
 	switch {
 	case at < asked.wall:
-		return time.Duration(at - asked.wall)
+		return time.Duration(asked.wall - at)
 	case at > answered.wall:
-		return time.Duration(at - answered.wall)
+		return time.Duration(answered.wall - at)
 	}
 	return 0
+}
+
+// offsetWords says which way the clock must be set.
+func offsetWords(offset time.Duration) string {
+	side := "ahead of"
+	if offset < 0 {
+		side = "behind"
+	}
+	return fmt.Sprintf("%v %s the store's", offset.Abs().Round(time.Millisecond), side)
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"sync"
@@ -207,7 +208,7 @@ func TestClockOffset(t *testing.T) {
 // An answer that took long is not a clock that is off.
 func TestClockOffsetOfSlowAnswer(t *testing.T) {
 	for _, c := range []struct{ asked, answered, store, want time.Duration }{
-		{0, 10, 5, 0}, {0, 10, 0, 0}, {0, 10, 10, 0}, {0, 10, 12, 2}, {5, 10, 1, -4},
+		{0, 10, 5, 0}, {0, 10, 0, 0}, {0, 10, 10, 0}, {0, 10, 12, -2}, {5, 10, 1, 4},
 	} {
 		got := clockOffset(reading{wall: int64(c.asked)}, reading{wall: int64(c.answered)}, time.Unix(0, int64(c.store)))
 		if got != c.want {
@@ -284,6 +285,85 @@ func TestStoreRolledBack(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A store that is refused before a permit is a regression too, each of them one, and what
+// is known stays known: by a replica that runs, and by one that starts on it.
+func TestRefusedStoreIsARegression(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, d := newMemory(), new(documents)
+		s := NewSwitch(SwitchConfig{Store: m, HighWater: d.highWater()})
+		mustKill(t, s, Scope{Device, "i", "d"})
+		old := Merge(m.state, State{})
+		mustKill(t, s, Scope{Kind: All})
+		custody := &refusal{HighWater: d.highWater()}
+		regressions := map[string]int{}
+		join := func(name string) *replica {
+			r := newReplica(m, d, name)
+			r.cfg.HighWater = custody
+			r.cfg.OnRegression = func() { regressions[name]++ }
+			return r
+		}
+		running, late := join("running"), join("late")
+		if err := running.Refresh(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		back := fmt.Errorf("%w, as custody says", ErrWentBack)
+		for n, c := range []struct {
+			state   State
+			refused error
+		}{{old, back}, {State{Epoch: 70}, back}, {State{}, back}, {old, errors.New("custody is sealed")}} {
+			m.state, m.lineage, custody.err = c.state, fmt.Sprint("went back ", n), c.refused
+			epoch := running.Permit().Epoch
+			refused := func(epoch uint64) {
+				t.Helper()
+				for name, r := range map[string]*replica{"running": running, "late": late} {
+					if err := r.Refresh(t.Context()); !errors.Is(err, c.refused) {
+						t.Fatalf("%s: %v", name, err)
+					}
+					wantCheck(t, r.Guard, name, ErrNoPermit)
+					if p := r.Permit(); !p.Lacking || p.Epoch != epoch || fmt.Sprint(r.Live()) != "map[all:1 device:1]" || regressions[name] != n+1 {
+						t.Fatalf("store %d, %s: it knows epoch %d, not %d, and %v, after %d regressions", n, name, p.Epoch, epoch, r.Live(), regressions[name])
+					}
+				}
+			}
+			refused(epoch)
+			refused(epoch)
+			if errors.Is(c.refused, ErrWentBack) { // an act in custody meanwhile
+				epoch++
+				if err := custody.Save(t.Context(), State{Epoch: epoch}); err != nil {
+					t.Fatal(err)
+				}
+				refused(epoch)
+			}
+			custody.err = nil // somebody accepted the store
+			for name, r := range map[string]*replica{"running": running, "late": late} {
+				if err := r.Refresh(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				wantCheck(t, r.Guard, name, errKilled)
+				if live := r.Live(); fmt.Sprint(live) != "map[all:1 device:1]" || regressions[name] != n+1 {
+					t.Fatalf("store %d was accepted, %s: it knows %v, after %d regressions", n, name, live, regressions[name])
+				}
+			}
+			for _, r := range []*replica{running, late} { // both at the merged epoch
+				if err := r.Refresh(t.Context()); err != nil || r.Permit().Epoch != m.state.Epoch || r.Permit().Lacking {
+					t.Fatalf("%v, %+v, the store is at %d", err, r.Permit(), m.state.Epoch)
+				}
+			}
+		}
+	})
+}
+
+// refusal is a custody that knows something against the store.
+type refusal struct {
+	HighWater
+	err error
+}
+
+func (r *refusal) Load(ctx context.Context) (State, error) {
+	s, err := r.HighWater.Load(ctx)
+	return s, errors.Join(err, r.err)
 }
 
 func TestStateFromACopyIsRefused(t *testing.T) {

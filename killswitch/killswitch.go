@@ -178,7 +178,9 @@ type Store interface {
 // it has not compared the store's data with the record yet; so it may also say that
 // custody knows something against the store.
 type HighWater interface {
-	Load(ctx context.Context) (State, error) // zero State if never saved
+	// Load returns the zero State if none was ever saved. The State counts also with
+	// an error that wraps ErrWentBack.
+	Load(ctx context.Context) (State, error)
 	// Save merges, and never lowers. *FullError says what has no room; the rest is saved.
 	Save(ctx context.Context, s State) error
 }
@@ -192,6 +194,9 @@ var (
 	// its mark is not known yet. Stores wrap it; the guard then asks custody again,
 	// which may name another one by now.
 	ErrUnknownStore = errors.New("killswitch: the store is not the one that custody knows")
+	// ErrWentBack: the store lacks what custody recorded: it came back from an older
+	// copy, or empty. What checks that beside HighWater.Load wraps it.
+	ErrWentBack = errors.New("killswitch: the store went back")
 	// ErrUnacknowledged: a change stands on the store's master, and its copies
 	// have not confirmed it: a failover now could lose it. Stores wrap it.
 	ErrUnacknowledged = errors.New("killswitch: the store's copies have not acknowledged the change")

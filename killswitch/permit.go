@@ -91,38 +91,35 @@ func (g *Guard) valid(v *view) bool {
 // PermitInfo describes the permit, for people and metrics.
 type PermitInfo struct {
 	Valid    bool
-	Epoch    uint64        // enforced
+	Epoch    uint64        // the newest that is known, from the store or custody: it never falls
 	Reported uint64        // the newest epoch that no delivery is older than
 	Age      time.Duration // since the permit was asked for
-	Offset   time.Duration // the store's clock less ours, as far as it is certain
+	Offset   time.Duration // our clock less the store's, as far as it is certain
+	Lacking  bool          // the store was found to lack what is known, and gave no permit since
 	Err      error         // of the last attempt to renew it
 }
 
 // publish keeps what only the holder of the beat may read.
 func (g *Guard) publish(err error) {
-	g.status.Store(&PermitInfo{Reported: g.reported, Offset: g.offset, Err: err})
+	g.status.Store(&PermitInfo{Reported: g.reported, Offset: g.offset, Lacking: g.lacking, Err: err})
 }
 
 // Permit describes the current permit.
 func (g *Guard) Permit() PermitInfo {
 	info := *g.status.Load()
+	info.Epoch = g.told.Load().epoch
 	if v := g.view.Load(); v != nil {
 		info.Valid = g.valid(v)
-		info.Epoch = v.epoch
 		info.Age = g.clock().mono - v.asked.mono
 	}
 	return info
 }
 
-// Live counts the entries that this replica enforces, by kind. One of a kind that it
-// does not know stops everything, and counts as All. Nil: it enforces no state yet.
-func (g *Guard) Live() map[Kind]int {
-	v := g.view.Load()
-	if v == nil {
-		return nil
-	}
-	return maps.Clone(v.index.live)
-}
+// Live counts the live entries that this replica knows, from the store or custody, by
+// kind. A store that lost some takes none away; and without a permit nothing is signed,
+// whatever they stop. One of a kind that this version does not know stops everything,
+// and counts as All.
+func (g *Guard) Live() map[Kind]int { return maps.Clone(g.told.Load().index.live) }
 
 // Ready says why this replica should get no traffic: it has no permit, or its
 // clock is off by more than ClockWarn.
@@ -134,7 +131,7 @@ func (g *Guard) Ready() error {
 	case !p.Valid:
 		return ErrNoPermit
 	case p.Offset.Abs() > g.cfg.Params.ClockWarn:
-		return fmt.Errorf("killswitch: the clock is %v off the store's, more than %v", p.Offset, g.cfg.Params.ClockWarn)
+		return fmt.Errorf("killswitch: the clock is %s, more than %v", offsetWords(p.Offset), g.cfg.Params.ClockWarn)
 	}
 	return nil
 }

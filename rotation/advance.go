@@ -334,7 +334,7 @@ func (c *Controller) tidy(ctx context.Context) error {
 			return fmt.Errorf("rotation: disabling key %s: %w", k.KID, err)
 		}
 		c.disabled[k.Ref] = true
-		c.cfg.Log.InfoContext(ctx, "key disabled in custody", "kid", k.KID)
+		c.cfg.Log.DebugContext(ctx, "key is disabled in custody", "kid", k.KID) // also if it was before: custody does not tell
 	}
 	maps.DeleteFunc(c.disabled, func(ref string, _ bool) bool {
 		return !slices.ContainsFunc(s.Keys, func(k Key) bool { return k.Ref == ref })

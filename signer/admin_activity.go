@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/pactsigner/pactsigner/killswitch"
 	signerv1 "github.com/pactsigner/pactsigner/proto/pact/signer/v1"
@@ -131,7 +132,8 @@ func DecodeActivity(r ActivityRecord) (Activity, error) {
 	switch {
 	case s.MinReader > activityFormat:
 		return Activity{}, fmt.Errorf("activity of replica %s is of a newer format", s.Replica)
-	case s.Format < 1 || len(s.Signed) != n || len(s.Refused) != n || len(s.Failed) != n:
+	case s.Format < 1 || len(s.Signed) != n || len(s.Refused) != n || len(s.Failed) != n ||
+		!timestamppb.New(s.Since).IsValid() || s.Span < 0 || s.Span > 1e9 || adminText("replica", s.Replica, 253, true) != nil:
 		return Activity{}, fmt.Errorf("activity of run %s is damaged", r.Run)
 	}
 	a := Activity{
@@ -252,12 +254,14 @@ func (f *fleetActivity) response(live []killswitch.Replica) *signerv1.GetActivit
 		})
 	}
 	for _, name := range slices.Sorted(maps.Keys(f.newest)) {
-		if f.tells(name) {
-			t := f.newest[name]
-			resp.Replicas = append(resp.Replicas, &signerv1.ReplicaActivity{
-				Replica: name, Since: adminStamp(t.Since), Reported: adminStamp(t.at),
-				SignedRate: t.rate(t.Recent.Signed), RefusedRate: t.rate(t.Recent.Refused), FailedRate: t.rate(t.Recent.Failed),
-			})
+		t := f.newest[name]
+		told := &signerv1.ReplicaActivity{Replica: name, Since: adminStamp(t.Since), Reported: adminStamp(t.at)}
+		switch {
+		case f.tells(name):
+			told.SignedRate, told.RefusedRate, told.FailedRate = t.rate(t.Recent.Signed), t.rate(t.Recent.Refused), t.rate(t.Recent.Failed)
+			resp.Replicas = append(resp.Replicas, told)
+		case !t.Ended:
+			resp.Silent = append(resp.Silent, told)
 		}
 	}
 	return resp

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"pgregory.net/rapid"
 
@@ -75,6 +76,9 @@ func TestActivityOfAFleet(t *testing.T) {
 	}
 	if r := resp.Replicas[1]; r.Replica != "own" || r.SignedRate != 3 || !r.Reported.AsTime().Equal(activityNoon) {
 		t.Errorf("the one that was asked is %v", r)
+	}
+	if len(resp.Silent) != 1 || resp.Silent[0].Replica != "silent" || !resp.Silent[0].Reported.AsTime().Equal(activityNoon.Add(-time.Minute)) {
+		t.Errorf("silent are %v", resp.Silent)
 	}
 	missing := strings.Join(resp.Missing, "\n")
 	if !strings.Contains(missing, "silent, mute") || !strings.Contains(missing, "cannot read, of 3 runs") || strings.Contains(missing, "own") {
@@ -158,11 +162,16 @@ func TestActivityRecordsProperty(t *testing.T) {
 func FuzzActivity(f *testing.F) {
 	data, _ := Activity{Replica: "r", Minutes: map[int64]ActivityCounts{7: {Signed: 1}, 9: {Failed: 2}}}.Encode()
 	f.Add(data)
+	f.Add([]byte(`{"format":1,"minReader":1,"replica":"r","since":"0000-01-01T00:00:00Z"}`))
+	f.Add([]byte(`{"format":1,"minReader":1,"replica":"r","since":"9999-12-31T23:59:59-23:00"}`))
 	f.Add([]byte(`{"format":1,"minutes":[9223372036854775807,9223372036854775807],"signed":[1,1],"refused":[1,1],"failed":[1,1],"span":1e300}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		resp := answerOf(60, nil, nil, ActivityRecord{Run: "r", At: activityNoon, Data: data})
 		if len(resp.Minutes) != 60 {
 			t.Fatalf("%d minutes", len(resp.Minutes))
+		}
+		if _, err := protojson.Marshal(resp); err != nil { // an operator on REST gets no answer then
+			t.Fatal(err)
 		}
 		if again, err := DecodeActivity(ActivityRecord{Data: data}); err == nil {
 			once, _ := again.Encode()

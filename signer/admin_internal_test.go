@@ -170,6 +170,24 @@ func FuzzAdminOrigin(f *testing.F) {
 	})
 }
 
+// Right after a rotation replicas that have not the newest schedule yet still serve the
+// keys from before.
+func TestReplicaServes(t *testing.T) {
+	for _, c := range []struct {
+		has       uint64
+		ready     bool
+		published time.Duration
+		want      bool
+	}{
+		{7, false, 0, true}, {6, true, time.Hour, true}, {6, true, 59 * time.Second, false}, {6, false, time.Hour, false}, {0, true, time.Hour, false},
+	} {
+		r := killswitch.Replica{Beat: killswitch.Beat{Ready: c.ready, Revisions: map[string]uint64{"https://pa.example.com": c.has}}}
+		if got := replicaServes(r, "https://pa.example.com", 7, c.published); got != c.want {
+			t.Errorf("%+v: %t", c, got)
+		}
+	}
+}
+
 func TestAdminDurationAndPage(t *testing.T) {
 	if d, err := adminDuration("for", nil, time.Hour); d != 0 || err != nil {
 		t.Errorf("unset: %v, %v", d, err)

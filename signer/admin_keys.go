@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/pactsigner/pactsigner/killswitch"
 	signerv1 "github.com/pactsigner/pactsigner/proto/pact/signer/v1"
 	"github.com/pactsigner/pactsigner/rotation"
 )
@@ -32,14 +33,6 @@ func (a *Admin) ListKeys(ctx context.Context, req *signerv1.ListKeysRequest) (*s
 	resp := &signerv1.ListKeysResponse{}
 	for _, i := range issuers {
 		schedule, revision, now := i.Keys.Schedule(), i.Keys.Revision(), a.cfg.Now()
-		// What a replica publishes is known of those that have this schedule: this one,
-		// and those that have said so.
-		var serving []string
-		for _, r := range replicas {
-			if r.Replica == a.cfg.Replica || revision > 0 && r.Revisions[i.URL] >= revision {
-				serving = append(serving, r.Replica)
-			}
-		}
 		published := map[string]bool{}
 		for _, k := range schedule.Published(now) {
 			published[k.KID] = true
@@ -53,13 +46,23 @@ func (a *Admin) ListKeys(ctx context.Context, req *signerv1.ListKeysRequest) (*s
 			if t, ok := schedule.RetireAt(k.KID); ok {
 				m.RetireAt = adminStamp(t)
 			}
-			if published[k.KID] {
-				m.ServedBy = serving
+			for _, r := range replicas {
+				if published[k.KID] && (r.Replica == a.cfg.Replica || replicaServes(r, i.URL, revision, now.Sub(k.PublishedAt()))) {
+					m.ServedBy = append(m.ServedBy, r.Replica)
+				}
 			}
 			resp.Keys = append(resp.Keys, m)
 		}
 	}
 	return resp, nil
+}
+
+// replicaServes tells whether another replica is known to serve a key that was
+// published so long ago: it said that it has the newest schedule, or it is ready, so
+// that its schedule is from after the key joined.
+func replicaServes(r killswitch.Replica, issuer string, newest uint64, published time.Duration) bool {
+	has := r.Revisions[issuer]
+	return has > 0 && (has >= newest || r.Ready && published > rotation.Defaults().Staleness)
 }
 
 // GetKeySet implements signerv1.AdminServiceServer.

@@ -19,7 +19,7 @@ import (
 
 // Kill implements signerv1.AdminServiceServer.
 func (a *Admin) Kill(ctx context.Context, req *signerv1.KillRequest) (*signerv1.KillResponse, error) {
-	scope, err := a.scope(req.GetScope())
+	scope, err := a.scope(req.GetScope(), a.issuer)
 	if err != nil {
 		return nil, err
 	}
@@ -97,8 +97,18 @@ func adminNotDurable(what string, err error) string {
 	return fmt.Sprintf("Not yet durable in custody, which refuses it: %s. %s, and is tried again; it needs custody put right.%s", adminShorten(adminMessage(err), 300), what, until)
 }
 
-// scope checks a request's scope.
-func (a *Admin) scope(s *signerv1.Scope) (killswitch.Scope, error) {
+// issuerOfEntry is an issuer that entries may have been thrown for: one that is not
+// configured any more too, for nothing else would lift them. An entry must be named by
+// its id, so that a mistyped issuer lifts nothing.
+func (a *Admin) issuerOfEntry(url string) (Issuer, error) {
+	if url == "" {
+		return a.issuer(url)
+	}
+	return Issuer{URL: url}, adminText("issuer", url, adminMaxIssuer, true)
+}
+
+// scope checks a request's scope, whose issuer is one that issuer knows.
+func (a *Admin) scope(s *signerv1.Scope, issuer func(url string) (Issuer, error)) (killswitch.Scope, error) {
 	if s == nil {
 		return killswitch.Scope{}, adminInvalid("scope", "is required")
 	}
@@ -113,14 +123,14 @@ func (a *Admin) scope(s *signerv1.Scope) (killswitch.Scope, error) {
 		if s.Value == "" || s.Issuer != "" {
 			return scope, adminInvalid("scope.value", "kind issuer takes the issuer's URL as its value, and no issuer")
 		}
-		i, err := a.issuer(s.Value)
+		i, err := issuer(s.Value)
 		scope.Issuer = i.URL
 		return scope, err
 	case killswitch.Audience, killswitch.Subject, killswitch.Device, killswitch.Credential:
 	default:
 		return scope, adminInvalid("scope.kind", "%q is unknown: all, issuer, audience, subject, device or credential", adminShorten(s.Kind, 32))
 	}
-	i, err := a.issuer(s.Issuer)
+	i, err := issuer(s.Issuer)
 	if err != nil {
 		return scope, err
 	}
@@ -230,7 +240,7 @@ func (a *Admin) KillStatus(ctx context.Context, req *signerv1.KillStatusRequest)
 
 // Resume implements signerv1.AdminServiceServer.
 func (a *Admin) Resume(ctx context.Context, req *signerv1.ResumeRequest) (*signerv1.ResumeResponse, error) {
-	scope, err := a.scope(req.GetScope())
+	scope, err := a.scope(req.GetScope(), a.issuerOfEntry)
 	if err != nil {
 		return nil, err
 	}

@@ -150,7 +150,7 @@ func (a *Admin) ImportState(in grpc.ClientStreamingServer[signerv1.ImportStateRe
 	}
 	f := res.File
 	return in.SendAndClose(&signerv1.ImportStateResponse{
-		Store: res.Store, EnrolmentClosed: res.EnrolmentClosed,
+		Store: res.Store, EnrolmentClosed: res.EnrolmentClosed, LeftOut: res.LeftOut,
 		Content: &signerv1.StateContent{
 			Store: f.Store, ExportedAt: adminStamp(f.ExportedAt), Records: f.Records, Sha256: f.SHA256,
 			Devices: f.Devices, Credentials: f.Credentials, EnrollmentTokens: f.EnrollmentTokens,

@@ -78,10 +78,10 @@ func (f *fakeState) Import(ctx context.Context, r io.Reader, actor, accept strin
 		return signer.ImportResult{}, err
 	}
 	act := audit.Entry{Time: time.Now(), Actor: actor, Action: "state.import", Target: "store-2"}
-	if err := f.store.Import(ctx, file.Records(act)); err != nil {
+	if err := f.store.Import(ctx, file.Records(act, nil)); err != nil {
 		return signer.ImportResult{}, err
 	}
-	return signer.ImportResult{Store: "store-2", File: file.Summary, EnrolmentClosed: closes}, nil
+	return signer.ImportResult{Store: "store-2", File: file.Summary, EnrolmentClosed: closes, LeftOut: 3}, nil
 }
 
 func (f *fakeState) AcceptLoss(_ context.Context, id, actor, reason string) error {
@@ -251,7 +251,7 @@ func TestAdminStateMoves(t *testing.T) {
 		t.Fatal(err)
 	}
 	if c := done.Content; done.Store != "store-2" || c.Store != "store-1" || c.Sha256 != sum.SHA256 || c.Records != sum.Records || c.Devices != 1 ||
-		c.Credentials != 1 || c.EnrollmentTokens != 1 || c.Audiences != 1 || c.Kills != 1 || c.AuditEntries != sum.AuditEntries || done.EnrolmentClosed {
+		c.Credentials != 1 || c.EnrollmentTokens != 1 || c.Audiences != 1 || c.Kills != 1 || c.AuditEntries != sum.AuditEntries || done.EnrolmentClosed || done.LeftOut != 3 {
 		t.Errorf("imported %v", done)
 	}
 	if act := to.lastAct(); act.Action != "state.import" || act.Actor != "admin@test" || act.Seq != sum.AuditHead.Seq+1 {

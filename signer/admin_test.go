@@ -15,6 +15,8 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/pactsigner/pactsigner/internal/audit"
+	"github.com/pactsigner/pactsigner/killswitch"
 	signerv1 "github.com/pactsigner/pactsigner/proto/pact/signer/v1"
 	"github.com/pactsigner/pactsigner/signer"
 )
@@ -241,6 +243,36 @@ func TestAdminKillRefusals(t *testing.T) {
 	resp, err := w.admin().Kill(ctx, &signerv1.KillRequest{Reason: "x", Scope: &signerv1.Scope{Kind: "audience", Value: "pact:typo", Issuer: issuerB}})
 	if err != nil || len(resp.Notes) != 1 || !strings.Contains(resp.Notes[0], "pact:typo") {
 		t.Errorf("unknown audience: %v, %v", resp, err)
+	}
+}
+
+// What was thrown for an issuer that is not configured any more is lifted by its scope,
+// and no other scope lifts it.
+func TestAdminResumeOfFormerIssuer(t *testing.T) {
+	w := newAdminWorld(t, issuerA, issuerB)
+	const former = "https://former.example.com"
+	for _, scope := range []killswitch.Scope{{Kind: killswitch.Issuer, Issuer: former}, {Kind: killswitch.Audience, Issuer: former, Value: "pact:p"}} {
+		e, _, err := w.store.Kill(ctx, killswitch.Entry{ID: string(scope.Kind), Scope: scope, Reason: "x", Actor: "ops"}, 0, audit.Entry{Action: "kill"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		asked := &signerv1.Scope{Kind: string(scope.Kind), Value: scope.Value, Issuer: former}
+		mistyped := &signerv1.Scope{Kind: string(scope.Kind), Value: scope.Value, Issuer: "https://fromer.example.com"}
+		if scope.Kind == killswitch.Issuer {
+			asked, mistyped = &signerv1.Scope{Kind: "issuer", Value: former}, &signerv1.Scope{Kind: "issuer", Value: "https://fromer.example.com"}
+		}
+		req := &signerv1.ResumeRequest{Scope: mistyped, EntryIds: []string{e.ID}, Reason: "retired"}
+		if _, err := w.admin().Resume(ctx, req); status.Code(err) != codes.NotFound {
+			t.Errorf("%s, mistyped: %v", scope.Kind, err)
+		}
+		req.Scope = asked
+		if resp, err := w.admin().Resume(ctx, req); err != nil || len(resp.EntryIds) != 1 {
+			t.Errorf("%s: %v, %v", scope.Kind, resp, err)
+		}
+	}
+	long := &signerv1.Scope{Kind: "issuer", Value: "https://" + strings.Repeat("x", 600)}
+	if _, err := w.admin().Resume(ctx, &signerv1.ResumeRequest{Scope: long, EntryIds: []string{"x"}, Reason: "x"}); refusal(err).Reason != "INVALID_REQUEST" {
+		t.Errorf("a long issuer: %v", err)
 	}
 }
 

@@ -20,6 +20,7 @@ const (
 	adminMaxName     = 128
 	adminMaxNote     = 256
 	adminMaxAudience = 256
+	adminMaxIssuer   = 512
 	adminMaxPage     = 1000
 	adminPage        = 100
 

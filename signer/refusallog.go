@@ -15,7 +15,8 @@ import (
 // fill the audit log.
 const (
 	refusalEvery = time.Minute
-	maxRefusals  = 10_000 // callers and reasons that are remembered
+	maxRefusals  = 10_000          // callers and reasons that are remembered
+	refusalBound = 5 * time.Second // for writing one
 )
 
 // refusalLog writes refusals to the audit log, at most one a minute for a caller
@@ -54,12 +55,14 @@ func (l *refusalLog) due(k refusalKey, now time.Time) bool {
 	return true
 }
 
-// add writes a refusal. That it cannot be written changes nothing for the caller,
-// who is refused anyway.
+// add writes a refusal, also of a caller who leaves to avoid that. That it cannot be
+// written changes nothing for the caller, who is refused anyway.
 func (l *refusalLog) add(ctx context.Context, now time.Time, issuer string, who Authorized, op operation, r *Refusal) {
 	if !l.due(refusalKey{issuer, who.Kind, who.ID, r.Reason}, now) {
 		return
 	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), refusalBound)
+	defer cancel()
 	err := l.store.AppendAudit(ctx, audit.Entry{
 		Time: now, Actor: string(who.Kind) + ":" + who.ID, Action: "refused", Issuer: issuer, Target: string(op),
 		Detail: map[string]string{"reason": string(r.Reason)},

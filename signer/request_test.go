@@ -2,6 +2,7 @@ package signer
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,6 +18,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/pactsigner/pactsigner/custody/custodytest"
+	"github.com/pactsigner/pactsigner/internal/audit"
 	"github.com/pactsigner/pactsigner/killswitch"
 	signerv1 "github.com/pactsigner/pactsigner/proto/pact/signer/v1"
 )
@@ -244,5 +246,30 @@ func TestRefusalSampling(t *testing.T) {
 		if !l.due(k, now) || l.due(k, now.Add(59*time.Second)) || !l.due(k, now.Add(time.Minute)) {
 			t.Errorf("%+v", k)
 		}
+	}
+}
+
+// auditOnly is a store of which only the audit log is used.
+type auditOnly struct {
+	Store
+	entries []audit.Entry
+}
+
+func (a *auditOnly) AppendAudit(ctx context.Context, e audit.Entry) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	a.entries = append(a.entries, e)
+	return nil
+}
+
+// Who hangs up is in the audit log all the same.
+func TestRefusalOfWhoLeft(t *testing.T) {
+	store := new(auditOnly)
+	ctx, leave := context.WithCancel(t.Context())
+	leave()
+	newRefusalLog(store, slog.New(slog.DiscardHandler)).add(ctx, time.Now(), "i", Authorized{ID: "d"}, opSign, disabled(nil))
+	if len(store.entries) != 1 {
+		t.Errorf("%d entries", len(store.entries))
 	}
 }

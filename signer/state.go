@@ -22,6 +22,23 @@ type Record struct {
 	Audit    *audit.Entry      `json:"audit,omitzero"`
 }
 
+// issuer is whose record it is; "" for what is the deployment's.
+func (r Record) issuer() string {
+	switch {
+	case r.Device != nil:
+		return r.Device.Issuer
+	case r.Credential != nil:
+		return r.Credential.Issuer
+	case r.EnrollmentToken != nil:
+		return r.EnrollmentToken.Issuer
+	case r.Audience != nil:
+		return r.Audience.Issuer
+	case r.Schedule != nil:
+		return r.Schedule.Issuer
+	}
+	return ""
+}
+
 // MirroredSchedule is the copy of an issuer's key schedule that the store keeps.
 type MirroredSchedule struct {
 	Issuer   string `json:"issuer"`
@@ -87,6 +104,9 @@ type ImportResult struct {
 	Store string
 	// File says what was in the file, StateFile.Summary.
 	File StateSummary
+	// LeftOut is how many of these records were left out, because their issuers are
+	// retired.
+	LeftOut uint64
 	// EnrolmentClosed: every issuer's enrolment is closed until somebody opens it.
 	EnrolmentClosed bool
 }

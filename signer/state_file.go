@@ -67,6 +67,16 @@ type StateSummary struct {
 	Kills uint64
 	// AuditHead is the newest entry of the audit log.
 	AuditHead audit.Head
+
+	of map[string]uint64 // records by issuer, copies of key schedules not counted
+}
+
+// Of is how many records are those issuers'.
+func (s StateSummary) Of(issuers []string) (records uint64) {
+	for _, issuer := range issuers {
+		records += s.of[issuer]
+	}
+	return records
 }
 
 // add counts a record. It refuses what is not exactly one.
@@ -75,6 +85,12 @@ func (s *StateSummary) add(r Record) error {
 	count := func(issuer string, counter *uint64) {
 		n++
 		*counter++
+		if r.Schedule == nil {
+			if s.of == nil {
+				s.of = map[string]uint64{}
+			}
+			s.of[issuer]++
+		}
 		if at, found := slices.BinarySearch(s.Issuers, issuer); !found {
 			s.Issuers = slices.Insert(s.Issuers, at, issuer)
 		}
@@ -411,8 +427,8 @@ func (s *StateFile) Holds(head audit.Head) (bool, error) {
 
 // ImportCheck is what a deployment knows before it takes a file in.
 type ImportCheck struct {
-	// Issuers are the deployment's.
-	Issuers []string
+	// Issuers are the deployment's, and Retired those that it had.
+	Issuers, Retired []string
 	// Store is the id that custody knows, empty if there was never a store, and Head
 	// the audit entry that custody recorded of it.
 	Store string
@@ -423,12 +439,14 @@ type ImportCheck struct {
 
 // Check says whether the file may be imported, and whether enrolment closes: it
 // does when acts that custody recorded, invalidations among them, are not in the
-// file. *StateError with StateOtherFile or StateFileBehind.
+// file, and when the file is another store's, of which custody recorded nothing that
+// could tell whether it is the newest. *StateError with StateOtherFile or
+// StateFileBehind.
 func (s *StateFile) Check(c ImportCheck) (closes bool, err error) {
 	for _, issuer := range s.Summary.Issuers {
-		if !slices.Contains(c.Issuers, issuer) {
+		if !slices.Contains(c.Issuers, issuer) && !slices.Contains(c.Retired, issuer) {
 			return false, &StateError{StateOtherFile, fmt.Sprintf(
-				"the file has records of issuer %s, which this deployment does not serve: it is another deployment's file, or the issuer is missing in this one's configuration", adminShorten(issuer, 128))}
+				"the file has records of issuer %s, which this deployment does not serve: it is another deployment's file, or the issuer is missing in this one's configuration; if it is gone for good, retire it (signer retire-issuer), and its records are left out", adminShorten(issuer, 128))}
 		}
 	}
 	if c.Store == "" {
@@ -439,7 +457,7 @@ func (s *StateFile) Check(c ImportCheck) (closes bool, err error) {
 	case err != nil:
 		return false, err
 	case c.Accept:
-		return !whole, nil
+		return !whole || s.Summary.Store != c.Store, nil
 	case s.Summary.Store != c.Store:
 		return false, &StateError{StateOtherFile, fmt.Sprintf(
 			"the file was exported from store %s, and custody knows store %s: if its records shall take the place of that store's, give that one up by its name (pactctl state import --accept-loss %s)", adminShorten(s.Summary.Store, 64), c.Store, c.Store)}
@@ -453,8 +471,9 @@ func (s *StateFile) Check(c ImportCheck) (closes bool, err error) {
 // Records returns the file's records for StateStore.Import, from the first one, and
 // after the last one the act's entry as the end of the audit log. One call at a
 // time. The copies of the key schedules are left out: they are custody's to renew,
-// and might be those of other keys.
-func (s *StateFile) Records(act audit.Entry) func() (Record, error) {
+// and might be those of other keys. So are the records of issuers that are retired;
+// what the audit log and the kill switch say of them stays.
+func (s *StateFile) Records(act audit.Entry, retired []string) func() (Record, error) {
 	var (
 		r     *stateReader
 		ended bool
@@ -479,7 +498,7 @@ func (s *StateFile) Records(act audit.Entry) func() (Record, error) {
 				return Record{Audit: &act}, nil
 			case err != nil:
 				return Record{}, err
-			case rec.Schedule != nil:
+			case rec.Schedule != nil || slices.Contains(retired, rec.issuer()):
 				continue
 			}
 			return rec, nil

@@ -125,7 +125,7 @@ func TestStateFile(t *testing.T) {
 		}
 		for range 2 { // as often as is needed
 			var back memoryState
-			if err := back.Import(ctx, f.Records(audit.Entry{Time: stateTime, Actor: "ops", Action: "state.import"})); err != nil {
+			if err := back.Import(ctx, f.Records(audit.Entry{Time: stateTime, Actor: "ops", Action: "state.import"}, nil)); err != nil {
 				t.Fatal(name, err)
 			}
 			last := back[len(back)-1].Audit
@@ -251,7 +251,7 @@ func TestStateFileLongSwitch(t *testing.T) {
 		t.Errorf("summary: %+v", f.Summary)
 	}
 	var back memoryState
-	if err := back.Import(ctx, f.Records(audit.Entry{Action: "state.import"})); err != nil {
+	if err := back.Import(ctx, f.Records(audit.Entry{Action: "state.import"}, nil)); err != nil {
 		t.Fatal(err)
 	}
 	var got killswitch.State
@@ -359,9 +359,10 @@ func TestStateFileCheck(t *testing.T) {
 		"an issuer not served":              {signer.ImportCheck{Issuers: both[:1], Store: "store-1", Head: head(3)}, false, signer.StateOtherFile},
 		"an issuer not served, accepted":    {signer.ImportCheck{Issuers: both[:1], Store: "store-1", Accept: true}, false, signer.StateOtherFile},
 		"an issuer not served, no store":    {signer.ImportCheck{Issuers: both[:1]}, false, signer.StateOtherFile},
+		"an issuer that is retired":         {signer.ImportCheck{Issuers: both[:1], Retired: both[1:], Store: "store-1", Head: head(3)}, false, ""},
 		"another store's":                   {signer.ImportCheck{Issuers: both, Store: "store-2", Head: head(3)}, false, signer.StateOtherFile},
 		"another store's, which is new":     {signer.ImportCheck{Issuers: both, Store: "store-2"}, false, signer.StateOtherFile},
-		"that, accepted":                    {signer.ImportCheck{Issuers: both, Store: "store-2", Accept: true}, false, ""},
+		"that, accepted":                    {signer.ImportCheck{Issuers: both, Store: "store-2", Accept: true}, true, ""},
 		"another store's with acts":         {signer.ImportCheck{Issuers: both, Store: "store-2", Head: head(4), Accept: true}, true, ""},
 		"behind":                            {signer.ImportCheck{Issuers: both, Store: "store-1", Head: head(4)}, false, signer.StateFileBehind},
 		"behind, accepted":                  {signer.ImportCheck{Issuers: both, Store: "store-1", Head: head(4), Accept: true}, true, ""},
@@ -381,6 +382,37 @@ func TestStateFileCheck(t *testing.T) {
 				t.Errorf("got %v, %v, want %v", closes, err, c.closes)
 			}
 		})
+	}
+}
+
+// What is left out of a retired issuer is all that is its own, and nothing of what is
+// everybody's.
+func TestRetiredIssuersRecords(t *testing.T) {
+	store := append(sampleState(),
+		signer.Record{EnrollmentToken: &signer.EnrollmentToken{Issuer: issuerB, ID: "t2", Hash: sha256.Sum256([]byte("z"))}},
+		signer.Record{Credential: &signer.Credential{Issuer: issuerB, ID: "c2", Hash: sha256.Sum256([]byte("w"))}},
+		signer.Record{Audience: &signer.Audience{Issuer: issuerB, Origin: "https://p.example.com", Audience: "pact:q"}},
+		signer.Record{Schedule: &signer.MirroredSchedule{Issuer: issuerB, Revision: 2}})
+	f, err := signer.ReadState(bytes.NewReader(stateFile(t, store)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if a, b := f.Summary.Of([]string{issuerA}), f.Summary.Of([]string{issuerB, "https://c.example.com"}); a != 4 || b != 4 {
+		t.Errorf("%d and %d records are theirs", a, b)
+	}
+	var back memoryState
+	if err := back.Import(ctx, f.Records(audit.Entry{Action: "state.import"}, []string{issuerB})); err != nil {
+		t.Fatal(err)
+	}
+	var want memoryState
+	for _, r := range sampleState() {
+		if r.Schedule == nil && (r.Device == nil || r.Device.Issuer != issuerB) {
+			want = append(want, r)
+		}
+	}
+	if got, want := recordsJSON(t, back[:len(back)-1]), recordsJSON(t, want); got != want {
+		t.Errorf("read %s\nwant %s", got, want)
 	}
 }
 
@@ -410,7 +442,7 @@ func FuzzStateFile(f *testing.F) {
 		}
 		defer file.Close()
 		var store memoryState
-		if err := store.Import(ctx, file.Records(audit.Entry{Action: "state.import"})); err != nil {
+		if err := store.Import(ctx, file.Records(audit.Entry{Action: "state.import"}, nil)); err != nil {
 			t.Fatal(err)
 		}
 		again, err := signer.CheckState(bytes.NewReader(stateFile(t, store)))

@@ -94,19 +94,26 @@ func (a *app) configCheckCmd() *cobra.Command {
 		Short: "Say whether serve would take this configuration",
 		Long: `Reads the configuration as serve does, from file, environment and flags, and
 names everything that is wrong with it, and with the files of secrets and
-certificates that it names. Opens no socket and no store, and shows no secret.`,
+certificates that it names. Opens no socket and no store, and shows no secret.
+
+With --no-files it does not look for those files, which may be elsewhere: in a
+pod's Secrets.`,
 		Example: `  signer config check --config signer.yaml
+  signer config check --config signer.yaml --no-files
   signer config check --config signer.yaml --set issuers.0.tokenTTL=90s`,
 		Args: cobra.NoArgs,
 	}
 	flags := a.configFlags(cmd)
+	noFiles := cmd.Flags().Bool("no-files", false, "do not look for the files that it names")
 	cmd.RunE = func(*cobra.Command, []string) error {
 		c, err := flags.load()
 		if err != nil {
 			return err
 		}
-		if err := c.CheckFiles(true); err != nil {
-			return usageError{err}
+		if !*noFiles {
+			if err := c.CheckFiles(true); err != nil {
+				return usageError{err}
+			}
 		}
 		names := make([]string, len(c.Issuers))
 		for i, is := range c.Issuers {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/pactsigner/pactsigner/custody"
 	"github.com/pactsigner/pactsigner/internal/server"
 )
 
@@ -64,6 +66,9 @@ The token itself is not kept anywhere else. If its file is lost, run init
 			return usageError{err}
 		}
 		result, err := server.Init(cmd.Context(), cfg, options)
+		if cfg.Custody.Kind == "vault" && (errors.Is(err, custody.ErrInvalid) || errors.Is(err, custody.ErrUnavailable)) {
+			return fmt.Errorf("%w; `signer vault check` says what is missing in Vault, and `signer vault bootstrap` makes it", err)
+		}
 		if err != nil {
 			return err
 		}

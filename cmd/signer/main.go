@@ -88,7 +88,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage or configuration.`,
 	}
 	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages ", ".FlagUsagesWrapped 80 "))
 	root.SetVersionTemplate("{{.Version}}\n")
-	root.AddCommand(a.serveCmd(), a.initCmd(), a.configCmd(), a.tokenCmd(), a.vaultCmd(), a.redisCmd(), a.versionCmd())
+	root.AddCommand(a.serveCmd(), a.initCmd(), a.retireIssuerCmd(), a.configCmd(), a.tokenCmd(), a.vaultCmd(), a.redisCmd(), a.versionCmd())
 	return root
 }
 

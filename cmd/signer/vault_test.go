@@ -184,3 +184,19 @@ func TestVaultUsage(t *testing.T) {
 		t.Errorf("policy as JSON: %d, %v\n%s", code, err, out)
 	}
 }
+
+// A deployment that is made before Vault is prepared says what comes first.
+func TestInitBeforeBootstrap(t *testing.T) {
+	v := servers.StartVault(t, servers.VaultOptions{})
+	redis := servers.StartRedis(t, servers.RedisOptions{})
+	token := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(token, []byte(v.RootToken), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	code, _, errs := run(t, nil, "init", "--insecure-vault", "--insecure-redis", "--show-admin-token", "--set", "custody.kind=vault",
+		"--set", "custody.vault.addresses="+v.Addr, "--set", "custody.vault.auth.method=token", "--set", "custody.vault.auth.tokenFile="+token,
+		"--set", "store.kind=redis", "--set", "store.redis.addresses="+redis.Addr(), "--set", "issuers.0.url=https://pa.example.com")
+	if code != exitFailure || !strings.Contains(errs, "signer vault bootstrap") {
+		t.Errorf("%d: %s", code, errs)
+	}
+}

@@ -729,6 +729,9 @@ func (b *bootstrap) kubernetes(ctx context.Context) error {
 		}
 	} else {
 		b.step(stepFound, "%s with host %s", config, had.Data["kubernetes_host"])
+		if o.Host != "" && o.Host != stringOf(had.Data["kubernetes_host"]) || o.CA != "" || o.ReviewerToken != "" {
+			b.note("%s is there and was left as it is: host, authority and reviewer token that were given are not in it; `vault write %[1]s` replaces all of it", config)
+		}
 	}
 	more := map[string]any{
 		"bound_service_account_names":      []string{o.ServiceAccount},

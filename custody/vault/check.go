@@ -67,9 +67,10 @@ func Check(ctx context.Context, cfg Config, schedules ...string) []Finding {
 	}
 	defer k.Close()
 	c := &checks{cfg: cfg, k: k}
-	if c.server(ctx) {
-		c.awaitLogin(ctx)
+	if !c.server(ctx) {
+		return c.findings // nobody lets us in, whatever the login
 	}
+	c.awaitLogin(ctx)
 	if c.login(ctx) {
 		c.capabilities(ctx)
 		c.mounts(ctx)

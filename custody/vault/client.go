@@ -170,6 +170,11 @@ func (c *client) tokenExpires() time.Time {
 	return s.expires
 }
 
+func (c *client) tokenLease() time.Duration {
+	s, _ := c.login.state()
+	return s.lease
+}
+
 // call sends one request and decodes the answer, which is nil if Vault has nothing
 // to say. body is sent as JSON; nil: none. A 404 that still has data (a deleted
 // version of a document) comes with its data and [custody.ErrNotFound].

@@ -185,6 +185,9 @@ func TestShortLivedLogins(t *testing.T) {
 			if !k.TokenExpires().After(first.expires) {
 				t.Error("the token was not prolonged")
 			}
+			if lease := k.TokenLease(); lease != 4*time.Second {
+				t.Errorf("a whole lease is %v", lease)
+			}
 		})
 	}
 }

@@ -115,10 +115,10 @@ func (d *documents) missing(name, path string, answer *api.Secret) error {
 		return fmt.Errorf("%w: document %s", custody.ErrNotFound, name)
 	case remembered.Metadata.Destroyed:
 		return fmt.Errorf("%w: the newest version (%d) of document %s was destroyed in Vault; restore Vault from its snapshot, or go back to the newest version that `vault kv metadata get -mount=%s %s` shows intact with vault kv rollback -mount=%s -version=N %s",
-			custody.ErrUnavailable, version, name, d.mount.path, path, d.mount.path, path)
+			custody.ErrDeleted, version, name, d.mount.path, path, d.mount.path, path)
 	default:
 		return fmt.Errorf("%w: document %s was deleted in Vault; restore it: vault kv undelete -mount=%s -versions=%d %s",
-			custody.ErrUnavailable, name, d.mount.path, version, path)
+			custody.ErrDeleted, name, d.mount.path, version, path)
 	}
 }
 

@@ -207,6 +207,10 @@ func (k *Keyring) Close() error {
 // there was none yet.
 func (k *Keyring) TokenExpires() time.Time { return k.client.tokenExpires() }
 
+// TokenLease is how long that login is good for from its start, or from when it is
+// renewed; 0 as with TokenExpires.
+func (k *Keyring) TokenLease() time.Duration { return k.client.tokenLease() }
+
 // Create implements [custody.Keyring].
 func (k *Keyring) Create(ctx context.Context, name string, alg jose.SignatureAlgorithm) (crypto.PublicKey, error) {
 	return k.keys.Create(ctx, name, alg)

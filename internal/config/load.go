@@ -202,15 +202,14 @@ func issuerDefaults(from, to reflect.Value) (any, error) {
 	return from.Interface(), nil
 }
 
-// durations takes durations from text only: a bare number would be nanoseconds.
+// durations takes durations from text only, and 0: another bare number would be
+// nanoseconds.
 func durations(from, to reflect.Type, v any) (any, error) {
 	if to != reflect.TypeFor[time.Duration]() || from == to {
 		return v, nil
 	}
-	if s, ok := v.(string); ok {
-		if d, err := time.ParseDuration(s); err == nil {
-			return d, nil
-		}
+	if d, err := time.ParseDuration(fmt.Sprint(v)); err == nil {
+		return d, nil
 	}
 	return nil, hookError("wants a duration with its unit, such as 120s or 1h30m")
 }

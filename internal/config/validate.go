@@ -82,7 +82,8 @@ var (
 )
 
 func (c Config) validateListeners(v *problems) {
-	seen := make(map[string]string)
+	type taken struct{ key, host string }
+	seen := make(map[string][]taken) // by port
 	for _, l := range []struct {
 		key      string
 		listener Listener
@@ -98,10 +99,13 @@ func (c Config) validateListeners(v *problems) {
 			v.add(l.key+".address", "write host:port, for example 127.0.0.1:8787; port 0 picks a free one")
 			continue
 		}
-		if other, dup := seen[l.listener.Address]; dup && port != "0" {
-			v.add(l.key+".address", "is the address of %s too; choose another port", other)
+		for _, other := range seen[port] {
+			if port != "0" && (host == other.host || everywhere(host) || everywhere(other.host)) {
+				v.add(l.key+".address", "has the port of %s too; choose another", other.key)
+				break
+			}
 		}
-		seen[l.listener.Address] = l.key
+		seen[port] = append(seen[port], taken{l.key, host})
 		if (l.listener.CertFile == "") != (l.listener.KeyFile == "") {
 			v.add(l.key, "set certFile and keyFile, or neither")
 		}
@@ -110,6 +114,12 @@ func (c Config) validateListeners(v *problems) {
 			v.add(l.key, "needs TLS beyond loopback: set certFile and keyFile, or insecure.%s (--insecure-%s) if something in front does it", name, name)
 		}
 	}
+}
+
+// everywhere tells whether a listener's host is every address of the machine.
+func everywhere(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "" || ip != nil && ip.IsUnspecified()
 }
 
 func (c Config) validateIssuers(v *problems) {

@@ -112,7 +112,7 @@ func New(cfg Config) (*Console, error) {
 func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	harden(w.Header())
 	if err := c.crossing.Check(r); err != nil {
-		c.cfg.Log.WarnContext(r.Context(), "operator's page: a form from elsewhere is refused", "reason", err)
+		c.cfg.Log.DebugContext(r.Context(), "operator's page: a form from elsewhere is refused", "reason", err) // any website can send one
 		c.refuse(w, http.StatusForbidden, "This form was sent from another website. Nothing was done.")
 		return
 	}
@@ -148,16 +148,10 @@ func (c *Console) look(w http.ResponseWriter, r *http.Request) {
 
 // lookWithToken is for callers that are no browser.
 func (c *Console) lookWithToken(w http.ResponseWriter, r *http.Request, admin Admin, complete bool, authorization []string) {
-	address, now := addressOf(r), c.cfg.Now()
-	if wait := c.failures.wait(address, now); wait > 0 {
-		c.tooMany(w, complete, wait)
-		return
-	}
 	t, ok := admin.Bearer(authorization)
 	if !ok {
-		c.failures.fail(address, now)
 		w.Header().Set("WWW-Authenticate", `Bearer realm="admin"`)
-		c.showSignIn(w, http.StatusUnauthorized, complete, wrongToken(complete))
+		c.refuseToken(w, r, complete)
 		return
 	}
 	c.showFleet(w, r, admin, t, nil)
@@ -209,11 +203,6 @@ func (c *Console) showSignIn(w http.ResponseWriter, status int, complete bool, p
 // refuse answers what is no sign-in and no look.
 func (c *Console) refuse(w http.ResponseWriter, status int, problem string) {
 	c.show(w, status, "notice.html", page{Title: "This was refused", Problem: problem, Again: true})
-}
-
-func (c *Console) tooMany(w http.ResponseWriter, complete bool, wait time.Duration) {
-	w.Header().Set("Retry-After", strconv.Itoa(seconds(wait)))
-	c.showSignIn(w, http.StatusTooManyRequests, complete, "Too many tokens from your address were refused. Wait "+span(wait)+", then try again.")
 }
 
 //go:embed pages

@@ -163,7 +163,25 @@ func TestStates(t *testing.T) {
 			s.AddOther()
 			s.Throw(0, "issuer", consoletest.Other, "", "leak", 0)
 			s.Throw(0, "issuer", consoletest.Other, "", "again", 0)
-		}, headline: "1 issuer stopped", says: []string{"The other issuers sign", "2 stops in force"}},
+		}, headline: "1 issuer stopped", says: []string{"The switch does not stop the other issuers", "2 stops in force"}},
+		"one issuer stopped, custody away": {fleet: consoletest.Calm(testTime), change: func(s *consoletest.Service) {
+			s.AddOther()
+			s.Throw(0, "issuer", consoletest.Other, "", "leak", 0)
+			s.State.Condition = "unknown"
+		}, headline: "1 issuer stopped", says: []string{"Whether the other issuers sign is not known"}},
+		"one issuer stopped, nobody ready": {fleet: consoletest.Calm(testTime), change: func(s *consoletest.Service) {
+			s.AddOther()
+			s.Throw(0, "issuer", consoletest.Other, "", "leak", 0)
+			for _, r := range s.Fleet.Replicas {
+				r.Ready = false
+			}
+		}, headline: "No replica is ready", says: []string{"1 stop in force"}},
+		"the probe's": {fleet: consoletest.Calm(testTime), change: func(s *consoletest.Service) {
+			s.Throw(0, "audience", "urn:pact:probe-killed", consoletest.Issuer, signer.ProbeReason, 0)
+		}, headline: "Nothing is stopped", says: []string{"Kill switch: Nothing is stopped", "The probe’s standing stop is on the audience urn:pact:probe-killed of https://pa.example.com: it stops nobody"}},
+		"as the probe's, for a while": {fleet: consoletest.Calm(testTime), change: func(s *consoletest.Service) {
+			s.Throw(0, "audience", "urn:pact:probe-killed", consoletest.Issuer, signer.ProbeReason, time.Hour)
+		}, headline: "Signing, but for 1 stop"},
 		"narrow": {fleet: consoletest.Calm(testTime), change: func(s *consoletest.Service) {
 			s.Throw(0, "subject", "pa_xyz", consoletest.Issuer, "asked to", 0)
 		}, headline: "Signing, but for 1 stop", says: []string{"the subject pa_xyz of https://pa.example.com"}},
@@ -178,7 +196,7 @@ func TestStates(t *testing.T) {
 		"behind": {fleet: consoletest.Calm(testTime), change: func(s *consoletest.Service) { s.Fleet.Replicas[1].Epoch = 6 }, headline: "Attention needed",
 			says: []string{"pact-signer-7d9f-b did not report it yet", "has not reported the switch’s epoch 7"}},
 		"clock": {fleet: consoletest.Calm(testTime), change: func(s *consoletest.Service) { s.Fleet.Replicas[1].ClockOffset = durationpb.New(-7 * time.Second) },
-			headline: "Attention needed", says: []string{"has a clock that is 7.0 s off the store’s", "-7.000 s"}},
+			headline: "Attention needed", says: []string{"has a clock that is 7.0 s behind the store’s", "-7.000 s"}},
 		"no permit told": {fleet: consoletest.Calm(testTime), change: func(s *consoletest.Service) { s.Fleet.Replicas[1].PermitUntil = nil }, headline: "Nothing is stopped",
 			says: []string{"unknown"}},
 		"silent, no permit told": {fleet: consoletest.Calm(testTime), change: func(s *consoletest.Service) {
@@ -198,8 +216,14 @@ func TestStates(t *testing.T) {
 		"enrolment closed": {fleet: consoletest.Calm(testTime), change: func(s *consoletest.Service) { s.State.EnrolmentClosed = true }, headline: "Attention needed",
 			says: []string{"pactctl state open-enrolment"}},
 		"rolled back": {fleet: consoletest.Calm(testTime), change: func(s *consoletest.Service) {
-			s.State.Condition, s.State.Problem, s.State.Remedy = "rolled_back", "the store went back", "restore it"
-		}, headline: "Attention needed", says: []string{"The store is rolled back: the store went back: restore it."}},
+			s.State.Condition, s.State.Problem, s.State.Remedy = "rolled_back", "its audit log lacks entry 7", "restore it"
+		}, headline: "The store is rolled back: nothing is signed on it", says: []string{
+			"The store is rolled back: its audit log lacks entry 7: restore it.", "Kill switch: Unknown", "it may have forgotten stops"}},
+		"lost, with a stop": {fleet: consoletest.Calm(testTime), change: func(s *consoletest.Service) {
+			s.AddOther()
+			s.Throw(0, "issuer", consoletest.Other, "", "leak", 0)
+			s.State.Condition = "lost"
+		}, headline: "The store is lost: nothing is signed on it", says: []string{"Kill switch: Unknown"}},
 		"store away": {fleet: consoletest.Calm(testTime), change: (*consoletest.Service).StoreAway, headline: "Not known: the switch cannot be read", says: []string{
 			"Do not take this for calm", "Kill switch: Unknown", "by replica replica-of-the-test (1.4.0), by this replica’s own clock", "connection refused"}},
 		"no activity": {fleet: consoletest.Calm(testTime), change: func(s *consoletest.Service) { s.Activity = nil }, headline: "Nothing is stopped",
@@ -382,6 +406,19 @@ func TestSession(t *testing.T) {
 	}
 }
 
+// Replicas' clocks may differ: a session that one began is one at another that is behind.
+func TestSessionAcrossClocks(t *testing.T) {
+	d := newDesk(t, consoletest.Calm(testTime), sharedSecret)
+	for behind, says := range map[time.Duration]string{
+		300 * time.Millisecond: "Nothing is stopped", 25 * time.Second: "Nothing is stopped", 2 * time.Minute: "Your session has ended",
+	} {
+		d.now = testTime
+		d.signIn(consoletest.ViewerToken)
+		d.now = testTime.Add(-behind)
+		d.do("GET", "/", "").want(t, http.StatusOK, says)
+	}
+}
+
 // A session ends with its token, and with the sign-out also for who copied its cookie.
 func TestSessionEnds(t *testing.T) {
 	for name, end := range map[string]func(d *desk){
@@ -511,12 +548,15 @@ func TestBearer(t *testing.T) {
 	for range maxFailures - 1 {
 		d.do("GET", "/", "", bad...).want(t, http.StatusUnauthorized)
 	}
-	for _, r := range []reply{d.do("GET", "/", "", bad...), d.look(), d.signIn(consoletest.ViewerToken)} {
-		r.want(t, http.StatusTooManyRequests, "Too many tokens from your address were refused. Wait 2 s")
+	for _, r := range []reply{d.do("GET", "/", "", bad...), d.signIn("nonsense")} {
+		r.want(t, http.StatusTooManyRequests, "Too many tokens from your address were refused, as is this one. Wait 2 s")
 		if r.header.Get("Retry-After") != "2" {
 			t.Errorf("Retry-After %q", r.header.Get("Retry-After"))
 		}
 	}
+	d.look().want(t, http.StatusOK) // others who share the address are not locked out
+	d.signIn(consoletest.ViewerToken).want(t, http.StatusSeeOther)
+	d.cookies = nil
 	d.now = d.now.Add(failureEvery)
 	d.look().want(t, http.StatusOK, "Nothing is stopped")
 	d.look().want(t, http.StatusOK) // who is right is not charged

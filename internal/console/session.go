@@ -30,6 +30,9 @@ const SessionTTL = time.Hour
 const (
 	// secretTimeout bounds how long a page waits for the secret that replicas share.
 	secretTimeout = time.Second
+	// maxSkew is how far the clocks of two replicas may be apart: more than those of two
+	// that sign, of which each is 20 s off the store's at most.
+	maxSkew = time.Minute
 	// maxForm is the most that a form of ours can be, and maxCookie a cookie.
 	maxForm, maxCookie = 16 << 10, 512
 	// maxSignedOut is how many sessions that were signed out are remembered.
@@ -193,7 +196,7 @@ func (s *sessions) find(r *http.Request, admin Admin) (session, signer.AdminToke
 	s.mu.Lock()
 	_, out := s.signedOut[found.id]
 	s.mu.Unlock()
-	if left := found.expires.Sub(now); out || left <= 0 || left > SessionTTL {
+	if left := found.expires.Sub(now); out || left <= 0 || left > SessionTTL+maxSkew {
 		return session{}, signer.AdminToken{}, errEnded
 	}
 	return found, t, nil
@@ -213,6 +216,20 @@ func (s *sessions) end(found session) {
 	s.signedOut[found.id] = found.expires
 }
 
+// refuseToken answers a wrong token, and bounds what that writes into the log. A right
+// one is never refused for the wrong ones of an address: operators share addresses.
+func (c *Console) refuseToken(w http.ResponseWriter, r *http.Request, complete bool) {
+	address, now := addressOf(r), c.cfg.Now()
+	if wait := c.failures.wait(address, now); wait > 0 {
+		w.Header().Set("Retry-After", strconv.Itoa(seconds(wait)))
+		c.showSignIn(w, http.StatusTooManyRequests, complete, "Too many tokens from your address were refused, as is this one. Wait "+span(wait)+", then try another.")
+		return
+	}
+	c.failures.fail(address, now)
+	c.cfg.Log.WarnContext(r.Context(), "operator's page: a token was refused", "address", address)
+	c.showSignIn(w, http.StatusUnauthorized, complete, wrongToken(complete))
+}
+
 func wrongToken(complete bool) string {
 	if !complete {
 		return "This token is not accepted now."
@@ -226,11 +243,6 @@ func (c *Console) signIn(w http.ResponseWriter, r *http.Request) {
 		c.showUnknownTokens(w)
 		return
 	}
-	address, now := addressOf(r), c.cfg.Now()
-	if wait := c.failures.wait(address, now); wait > 0 {
-		c.tooMany(w, complete, wait)
-		return
-	}
 	token, err := readForm(w, r)
 	if err != nil {
 		c.refuse(w, http.StatusBadRequest, "This form could not be read: "+err.Error()+".")
@@ -238,12 +250,10 @@ func (c *Console) signIn(w http.ResponseWriter, r *http.Request) {
 	}
 	t, ok := admin.Bearer([]string{"Bearer " + token})
 	if !ok || t.Role < signer.RoleViewer {
-		c.failures.fail(address, now)
-		c.cfg.Log.WarnContext(r.Context(), "operator's page: a token was refused", "address", address)
-		c.showSignIn(w, http.StatusUnauthorized, complete, wrongToken(complete))
+		c.refuseToken(w, r, complete)
 		return
 	}
-	c.cfg.Log.InfoContext(r.Context(), "operator's page: signed in", "token", t.Name, "address", address)
+	c.cfg.Log.InfoContext(r.Context(), "operator's page: signed in", "token", t.Name, "address", addressOf(r))
 	http.SetCookie(w, c.sessions.begin(r, t))
 	c.toPage(w, r)
 }
@@ -319,7 +329,7 @@ func newLimiter() *limiter {
 	return &limiter{buckets}
 }
 
-// wait is how long an address must wait before another token of it is looked at.
+// wait is how long an address must wait before it is told of another that was refused.
 func (l *limiter) wait(a netip.Addr, now time.Time) time.Duration {
 	b, ok := l.buckets.Get(a)
 	if !ok {

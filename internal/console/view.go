@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	signerv1 "github.com/pactsigner/pactsigner/proto/pact/signer/v1"
+	"github.com/pactsigner/pactsigner/signer"
 )
 
 // Levels, the worst last. Each stands in words on the page too.
@@ -49,8 +50,10 @@ type fleetView struct {
 	Token, Role string // who looks
 	Session     *sessionView
 
-	now  time.Time
-	mute int // issuers for which no key signs
+	now     time.Time
+	mute    int    // issuers for which no key signs
+	refused string // what is wrong with the store, if nothing is signed on it
+	working int    // replicas that are ready, and not silent
 }
 
 // item is one thing to know.
@@ -70,6 +73,7 @@ type switchView struct {
 	Why      string // why it is not known
 	Epoch    uint64
 	Entries  []entryView
+	Probe    string // what the probe's standing stop is on, which is none of Entries
 	Reported string // which replicas know of it
 }
 
@@ -189,15 +193,24 @@ func (v *fleetView) judge(r *reading) {
 	case r.kills.err != nil:
 		v.Level, v.Headline = unknown, "Not known: the switch cannot be read"
 		v.Lead = "Do not take this for calm. This replica cannot tell whether anything is stopped, nor how the fleet is. A replica that cannot reach the store signs nothing once its permit has run out, which takes seconds; others may still reach it: ask another replica."
+	case v.refused != "":
+		v.Level, v.Headline = stopped, v.refused+": nothing is signed on it"
+		v.Lead = "No replica gives a token on this store, whatever the switch is. What this page reads from it (stops, replicas, counts, the audit log) may lack what it has lost: replicas still know of stops that it has forgotten, and put them back before they sign again."
 	case all:
 		v.Level, v.Headline = stopped, "Everything is stopped"
 		v.Lead = "No issuer of this deployment issues any token. Tokens that are out already live until they expire."
 	case issuers > 0 && issuers >= len(v.Issuers) && r.fleet.err == nil:
 		v.Level, v.Headline = stopped, "Every issuer is stopped"
 		v.Lead = "Each issuer of this deployment is stopped by itself. Tokens that are out already live until they expire."
+	case r.fleet.err == nil && len(r.fleet.value.Replicas) > 0 && v.working == 0:
+		v.Level, v.Headline = stopped, "No replica is ready"
+		v.Lead = "Expect that nobody gets a token, whatever the switch is: what each replica lacks is in its log and in /readyz."
 	case issuers > 0:
+		v.Lead = "The switch does not stop the other issuers. Tokens that are out already live until they expire."
+		if v.Level == unknown {
+			v.Lead = "Whether the other issuers sign is not known. Tokens that are out already live until they expire."
+		}
 		v.Level, v.Headline = stopped, count(issuers, "issuer")+" stopped"
-		v.Lead = "The other issuers sign, as far as the switch goes. Tokens that are out already live until they expire."
 	case v.mute > 0:
 		v.Level, v.Headline = stopped, "No key signs for "+count(v.mute, "issuer")
 		v.Lead = "Nobody stopped it, and yet it issues no token until a key signs again."
@@ -256,7 +269,8 @@ func (v *fleetView) viewStore(r *reading) {
 	case s.Condition == "unknown":
 		v.tell(unknown, "The store or custody does not answer: %s.", sentence)
 	case s.Condition != "ok":
-		v.tell(warn, "The store is %s: %s.", strings.ReplaceAll(s.Condition, "_", " "), sentence)
+		v.refused = "The store is " + strings.ReplaceAll(s.Condition, "_", " ")
+		v.tell(stopped, "%s: %s.", v.refused, sentence)
 	case s.Problem != "":
 		v.tell(info, "%s.", sentence)
 	}
@@ -269,6 +283,9 @@ func (v *fleetView) viewSwitch(r *reading) {
 	if r.kills.err != nil {
 		v.Switch.Why = r.kills.why()
 		return
+	}
+	if v.refused != "" {
+		v.Switch.Why = v.refused + ", and what it says of the switch is not believed: it may have forgotten stops. “pactctl kill status” lists what it has."
 	}
 	v.Switch.Epoch = r.kills.value.Epoch
 	entries := slices.Clone(r.kills.value.Entries)
@@ -283,6 +300,10 @@ func (v *fleetView) viewSwitch(r *reading) {
 		return timeOf(b.Time).Compare(timeOf(a.Time))
 	})
 	for _, e := range entries {
+		if signer.OfProbe(e) {
+			v.Switch.Probe = scopeWords(e.Scope)
+			continue
+		}
 		v.Switch.Entries = append(v.Switch.Entries, entryView{
 			What: scopeWords(e.Scope), Wide: wide(e), Reason: e.Reason, Actor: e.Actor, ID: e.Id, Epoch: e.Epoch,
 			Since: v.moment(timeOf(e.Time)), Until: v.moment(timeOf(e.Expires)),
@@ -291,7 +312,7 @@ func (v *fleetView) viewSwitch(r *reading) {
 }
 
 func (v *fleetView) viewReplicas(r *reading) {
-	v.Replicas = &table{Caption: "Replicas", Head: []string{"Replica", "State", "Version", "Permit left", "Seen", "Epoch", "Schedules", "Clock off"}}
+	v.Replicas = &table{Caption: "What each replica told the store", Head: []string{"Replica", "State", "Version", "Permit left", "Seen", "Epoch", "Schedules", "Clock off"}}
 	if r.fleet.err != nil {
 		v.FleetWhy = r.fleet.why()
 		if r.kills.err == nil { // else all is unknown anyway
@@ -401,7 +422,14 @@ func (v *fleetView) replica(x *signerv1.Replica, f *signerv1.FleetStatusResponse
 	clock := text("%+.3f s", offset.Seconds())
 	if offset.Abs() > time.Second {
 		clock.Level = warn
-		note("has a clock that is " + tenths(offset.Abs()) + " off the store’s (5 s is not ready, 20 s signs nothing)")
+		side := "ahead of"
+		if offset < 0 {
+			side = "behind"
+		}
+		note(fmt.Sprintf("has a clock that is %s %s the store’s (off by 5 s it is not ready, by 20 s it signs nothing)", tenths(offset.Abs()), side))
+	}
+	if state == "ready" {
+		v.working++
 	}
 	if len(wrong) > 0 {
 		v.tell(warn, "Replica %s %s.", name, list(wrong))
@@ -424,19 +452,16 @@ func orUnknown(s string) string {
 	return s
 }
 
-// missing adds replicas that told what they do lately and are not there any more.
+// missing adds replicas that fell silent in the last two hours and are not there any more.
 func (v *fleetView) missing(r *reading) {
 	if r.activity.err != nil {
 		return
 	}
-	for _, x := range r.activity.value.Replicas {
+	for _, x := range r.activity.value.Silent {
 		if slices.ContainsFunc(r.fleet.value.Replicas, func(y *signerv1.Replica) bool { return y.Id == x.Replica }) {
 			continue
 		}
 		reported := v.moment(timeOf(x.Reported))
-		if v.now.Sub(timeOf(x.Reported)) > time.Hour {
-			continue
-		}
 		v.Replicas.row(cell{Text: x.Replica, Code: true}, cell{Text: "gone", More: "left, or lost: the store does not say"}, text("–"), text("none"),
 			cell{Text: orUnknown(reported.Away)}, text("–"), text("–"), text("–"))
 		v.tell(info, "Replica %s is gone: it was last heard of %s. If nobody stopped it, look for it.", x.Replica, orUnknown(reported.Away))

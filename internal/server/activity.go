@@ -71,6 +71,7 @@ func (a *activity) count(method, result string) {
 		a.signed.Add(1)
 	case "invalid_request", "unauthorized", "disabled", "not_found", "audience_not_registered", "rate_limited":
 		a.refused.Add(1)
+	case "cancelled": // got no answer, and is nobody's failure
 	default:
 		a.failed.Add(1)
 	}

@@ -246,11 +246,16 @@ func (a *adminState) Import(ctx context.Context, r io.Reader, actor, acceptStore
 	if err != nil {
 		return signer.ImportResult{}, err
 	}
-	result := signer.ImportResult{Store: f.deployment.Store, File: file.Summary}
-	records := file.Records(audit.Entry{
+	retired := f.deployment.retiredIssuers()
+	result := signer.ImportResult{Store: f.deployment.Store, File: file.Summary, LeftOut: file.Summary.Of(retired)}
+	act := audit.Entry{
 		Time: a.now(), Actor: actor, Action: "state.import", Target: file.Summary.Store,
 		Detail: map[string]string{"records": strconv.FormatUint(file.Summary.Records, 10), "sha256": file.Summary.SHA256},
-	})
+	}
+	if result.LeftOut > 0 {
+		act.Detail["left_out"] = strconv.FormatUint(result.LeftOut, 10)
+	}
+	records := file.Records(act, retired)
 	if a.shared != nil && acceptStore != "" { // which gives up what the store holds
 		err = a.shared.ImportOver(ctx, f.status.Found, records)
 	} else {
@@ -285,7 +290,7 @@ func (a *adminState) mayImport(ctx context.Context, f finding, file *signer.Stat
 		return false, a.otherStore(f.deployment)
 	}
 	closes, err = file.Check(signer.ImportCheck{
-		Issuers: a.issuers, Store: f.deployment.Store, Head: f.deployment.AuditHead, Accept: acceptStore != "",
+		Issuers: a.issuers, Retired: f.deployment.retiredIssuers(), Store: f.deployment.Store, Head: f.deployment.AuditHead, Accept: acceptStore != "",
 	})
 	if err != nil || a.shared == nil {
 		return closes, err

@@ -68,7 +68,7 @@ func (s *Server) assemble(ctx context.Context) error {
 	s.service, err = signer.New(signer.Config{
 		Store:          store,
 		Guard:          s.guard,
-		Keyring:        subjectKeyring{keyring, s.subject},
+		Keyring:        rightKeyring{keyring, s.keeper, s.subject},
 		Issuers:        issuers,
 		TrustedProxies: proxies,
 		SignDeadline:   s.signDeadline(),
@@ -115,7 +115,7 @@ func (s *Server) assembleAdmin(highWater killswitch.HighWater, issuers []signer.
 		Fleet:      observed,
 		Activities: observed,
 		Activity:   s.activity.read,
-		Keyring:    subjectKeyring{s.state.keyring, s.subject},
+		Keyring:    rightKeyring{s.state.keyring, s.keeper, s.subject},
 		Issuers:    issuers,
 		Now:        s.now,
 		Version:    s.version,
@@ -157,6 +157,15 @@ func (s *Server) recordChanged(from, to deployment) {
 		s.log.Warn("enrolment is closed for every issuer, because the store was lost or went back: who was invalidated is not known any more. `pactctl state open-enrolment` ends that")
 	case from.EnrolmentClosed && !to.EnrolmentClosed:
 		s.log.Info("enrolment is as configured again")
+	}
+	for _, is := range to.Retired {
+		was := from.retirement(is.URL)
+		if was == nil && from.Store != "" {
+			s.log.Info("an issuer is retired", "issuer", is.URL)
+		}
+		if is.Done && (was == nil || !was.Done) {
+			s.heads.behind.Store(true) // who retired it wrote into the audit log
+		}
 	}
 	if from.Store != "" && from.Store != to.Store {
 		s.log.Warn("the deployment has another store", "before", from.Store, "now", to.Store)

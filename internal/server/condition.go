@@ -31,6 +31,11 @@ func (e *conditionError) Error() string {
 
 func (e *conditionError) Unwrap() error { return e.err }
 
+// Is tells the guard of a store that lacks what custody recorded.
+func (e *conditionError) Is(target error) bool {
+	return target == killswitch.ErrWentBack && (e.condition == signer.StateRolledBack || e.condition == signer.StateLost)
+}
+
 // storeCondition tells what an error that a store answered with means for a
 // deployment that goes by d; nil for any other error.
 func storeCondition(d deployment, err error) *conditionError {
@@ -68,7 +73,8 @@ type gate struct {
 // has asked the store, only to learn which one is right. It asks again before the first
 // permit, when it has heard from which data the store answers: only then is the store
 // looked at. What does not depend on each other is read at the same time, since all
-// of it together must be done before a permit could run out.
+// of it together must be done before a permit could run out. The record counts also if
+// the store is refused.
 func (g *gate) Load(ctx context.Context) (killswitch.State, error) {
 	var (
 		loading   sync.WaitGroup
@@ -81,11 +87,10 @@ func (g *gate) Load(ctx context.Context) (killswitch.State, error) {
 		err = checkShared(ctx, g.store, d)
 	}
 	loading.Wait()
-	if err = cmp.Or(err, highError); err != nil {
-		return killswitch.State{}, err
+	if err = cmp.Or(err, highError); err == nil {
+		g.asked.Store(true)
 	}
-	g.asked.Store(true)
-	return high, nil
+	return high, err
 }
 
 // checkShared says what is wrong with a store that must be d's.

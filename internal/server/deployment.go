@@ -11,6 +11,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/go-json-experiment/json"
 
@@ -25,9 +26,14 @@ import (
 // deploymentName is the custody document that says what belongs together.
 const deploymentName = "deployment"
 
-// deploymentFormat is the newest format of the document that this version
-// knows, and the oldest whose readers understand what it writes.
-const deploymentFormat = 1
+// The formats of the document. It is written in the oldest that can say what it says,
+// so that only a deployment that has retired an issuer needs readers that know of that:
+// others would serve the issuer again, and forget that it was retired.
+const (
+	firstFormat   = 1
+	retiredFormat = 2
+	newestFormat  = retiredFormat
+)
 
 // The states of a deployment. It is initialising while its store is made; once
 // it is ready a store that is missing was lost.
@@ -63,6 +69,16 @@ type deployment struct {
 	// Keys is how a Vault holds the keys: transit or wrapped. Empty: not in a Vault, or
 	// not known.
 	Keys string `json:"keys,omitzero"`
+	// Retired are the issuers that this deployment had and never has again.
+	Retired []retiredIssuer `json:"retired,omitempty"`
+}
+
+// retiredIssuer is an issuer that was given up for good.
+type retiredIssuer struct {
+	URL string    `json:"url"`
+	At  time.Time `json:"at"`
+	// Done: its keys are disabled, and it is in the audit log.
+	Done bool `json:"done"`
 }
 
 func (d deployment) equal(o deployment) bool { return reflect.DeepEqual(d, o) }
@@ -93,6 +109,37 @@ func (d deployment) holdsKeysAs(keys string) error {
 	return &otherConfigError{fmt.Sprintf("this deployment was initialised so that %s, and the configuration says that %s: say custody.vault.wrapped as it was, or use another custody.vault.prefix for a new deployment", words[d.Keys], words[keys])}
 }
 
+// retiredIssuers are the URLs of those that are retired.
+func (d deployment) retiredIssuers() []string {
+	urls := make([]string, len(d.Retired))
+	for i, r := range d.Retired {
+		urls[i] = r.URL
+	}
+	return urls
+}
+
+// retirement is what the record says of a retired issuer; nil if it is not retired.
+func (d deployment) retirement(url string) *retiredIssuer {
+	for _, r := range d.Retired {
+		if r.URL == url {
+			return &r
+		}
+	}
+	return nil
+}
+
+// servesNone refuses a configuration that has a retired issuer. Its keys are disabled,
+// and imports leave its records out: with new keys a device that was invalidated there
+// could enrol again, and would get the subject that it had.
+func (d deployment) servesNone(configured []string) error {
+	for _, url := range configured {
+		if r := d.retirement(url); r != nil {
+			return &otherConfigError{fmt.Sprintf("issuer %s was retired on %s, for good: take it out of issuers in this configuration; a new issuer needs another URL", url, r.At.UTC().Format(time.DateOnly))}
+		}
+	}
+	return nil
+}
+
 // unknownIssuers are those that the deployment does not have.
 func (d deployment) unknownIssuers(configured []string) []string {
 	var unknown []string
@@ -106,6 +153,9 @@ func (d deployment) unknownIssuers(configured []string) []string {
 
 // fits refuses a replica's configuration that is not of this deployment.
 func (d deployment) fits(issuers []string, keys string) error {
+	if err := d.servesNone(issuers); err != nil {
+		return err
+	}
 	if unknown := d.unknownIssuers(issuers); len(unknown) > 0 {
 		return &otherConfigError{fmt.Sprintf("this deployment has no issuer %s, only %s: correct issuers in this replica's configuration; if it is a new one, run `signer init` with it, which adds it", strings.Join(unknown, ", "), strings.Join(d.Issuers, ", "))}
 	}
@@ -125,22 +175,30 @@ func (d *deployment) give(id string) {
 func loadDeployment(ctx context.Context, k custody.Keyring) (deployment, uint64, error) {
 	doc, err := k.Load(ctx, deploymentName)
 	if errors.Is(err, custody.ErrNotFound) {
-		return deployment{Format: deploymentFormat, MinReader: deploymentFormat, State: initialising}, 0, nil
+		return deployment{State: initialising}, 0, nil
+	}
+	if errors.Is(err, custody.ErrDeleted) {
+		return deployment{}, 0, &recordError{fmt.Sprintf("the deployment's record is gone from custody: %v", err)}
 	}
 	if err != nil {
 		return deployment{}, 0, fmt.Errorf("load the deployment's record: %w", err)
 	}
 	var d deployment
 	if err := json.Unmarshal(doc.Data, &d); err != nil {
-		return d, 0, fmt.Errorf("the deployment's record in custody: %w", err)
+		return d, 0, &recordError{fmt.Sprintf("the deployment's record in custody cannot be read, restore custody from its backup: %v", err)}
 	}
-	if d.Format != deploymentFormat || d.MinReader > deploymentFormat {
-		return d, 0, fmt.Errorf("the deployment's record has format %d, for readers of %d on; this version knows %d: use a newer version", d.Format, d.MinReader, deploymentFormat)
+	if d.Format < firstFormat || d.Format > newestFormat || d.MinReader > newestFormat {
+		return d, 0, &recordError{fmt.Sprintf("the deployment's record has format %d, for readers of %d on; this version knows %d: use a newer version", d.Format, d.MinReader, newestFormat)}
 	}
 	return d, doc.Revision, nil
 }
 
 func saveDeployment(ctx context.Context, k custody.Keyring, rev uint64, d deployment) (uint64, error) {
+	d.Format = firstFormat
+	if len(d.Retired) > 0 {
+		d.Format = retiredFormat
+	}
+	d.MinReader = d.Format
 	data, err := json.Marshal(d)
 	if err != nil {
 		return rev, fmt.Errorf("encode the deployment's record: %w", err)

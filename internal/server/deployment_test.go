@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -259,7 +260,7 @@ func TestInterruptedFirstStart(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := saveDeployment(ctx, s.keyring, rev, deployment{Format: 1, MinReader: 1, State: initialising}); err != nil {
+		if _, err := saveDeployment(ctx, s.keyring, rev, deployment{State: initialising}); err != nil {
 			t.Fatal(err)
 		}
 		s.close()
@@ -285,7 +286,7 @@ func TestInterruptedFirstStart(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := saveDeployment(ctx, s.keyring, rev, deployment{Format: 1, MinReader: 1, State: initialising, Store: d.Store}); err != nil {
+		if _, err := saveDeployment(ctx, s.keyring, rev, deployment{State: initialising, Store: d.Store}); err != nil {
 			t.Fatal(err)
 		}
 		s.close()
@@ -312,7 +313,8 @@ func TestNewerDeployment(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := saveDeployment(ctx, s.keyring, rev, deployment{Format: 2, MinReader: 2, State: ready}); err != nil {
+	newer := fmt.Sprintf(`{"format":%d,"minReader":%d,"state":"ready"}`, newestFormat+1, newestFormat+1)
+	if _, err := s.keyring.Swap(ctx, deploymentName, rev, []byte(newer)); err != nil {
 		t.Fatal(err)
 	}
 	s.close()
@@ -450,7 +452,7 @@ func TestEmbeddedState(t *testing.T) {
 		t.Errorf("imported with %v", err)
 	}
 	result, err := state.Import(t.Context(), bytes.NewReader(file.Bytes()), "test", status.Store)
-	if err != nil || result.Store != status.Store || result.EnrolmentClosed {
+	if err != nil || result.Store != status.Store || !result.EnrolmentClosed {
 		t.Fatalf("%+v, %v", result, err)
 	}
 	to.signs(t, credential)

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -41,6 +42,9 @@ func TestFleet(t *testing.T) {
 	t.Run("other mode", func(t *testing.T) { testOtherMode(t, v) })
 	t.Run("hanging", func(t *testing.T) { testHanging(t, v) })
 	t.Run("bolt", func(t *testing.T) { testVaultWithBolt(t, v) })
+	t.Run("retired", func(t *testing.T) { testRetired(t, v) })
+	t.Run("record gone", func(t *testing.T) { testRecordGone(t, v, false) })
+	t.Run("record gone, wrapped", func(t *testing.T) { testRecordGone(t, v, true) })
 	t.Run("sealed", func(t *testing.T) { testSealed(t, v) }) // the last ones
 	t.Run("acts in an outage", func(t *testing.T) { testActsInOutage(t, v) })
 }
@@ -103,10 +107,17 @@ func testWiped(t *testing.T, v *servers.Vault) {
 	redis, a, b, token := pair(t, v)
 	credential := a.letIn(t, token)
 	a.signs(t, credential)
+	a.mustOperate(t, token, "POST", "/v1/kill", map[string]any{"scope": map[string]any{"kind": "audience", "issuer": fleetIssuer, "value": "another"}, "reason": "drill"})
 	redis.Wipe()
 	for _, s := range []*Server{a, b} {
 		s.noTokens(t, credential)
 		s.unreadyBecause(t, "pactctl state accept-loss")
+		eventually(t, func() string {
+			if now := s.scrape(t); now.value("epoch_regressions_total", "") != 1 || now.value("store_went_back", "") != 1 || now.value("switch_entries", "audience") != 1 {
+				return "the store has lost a kill, and the metrics do not say so"
+			}
+			return ""
+		})
 	}
 	state := b.mustOperate(t, token, "GET", "/v1/state", nil)
 	store, _ := state["store"].(string)
@@ -162,6 +173,27 @@ func testRolledBack(t *testing.T, v *servers.Vault) {
 	a.awaitReady(t)
 	id := a.mustOperate(t, token, "GET", "/v1/credentials", nil)["credentials"].([]any)[0].(map[string]any)["id"].(string)
 	a.mustOperate(t, token, "POST", "/v1/credentials/"+id+":revoke", map[string]any{"reason": "leaked"})
+	killed := a.mustOperate(t, token, "POST", "/v1/kill", map[string]any{"scope": map[string]any{"kind": "all"}, "reason": "leaked"})
+	entry := killed["entry"].(map[string]any)
+	epoch, err := strconv.ParseFloat(entry["epoch"].(string), 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	knows := func(regressions, lacking float64, replicas ...*Server) {
+		t.Helper()
+		for _, s := range replicas {
+			eventually(t, func() string {
+				switch now := s.scrape(t); {
+				case now.value("switch_epoch", "") < epoch || now.value("switch_entries", "all") != 1:
+					return fmt.Sprintf("it tells of epoch %v and %v entries for all", now.value("switch_epoch", ""), now.value("switch_entries", "all"))
+				case now.value("epoch_regressions_total", "") != regressions || now.value("store_went_back", "") != lacking:
+					return fmt.Sprintf("it tells of %v regressions, %v now", now.value("epoch_regressions_total", ""), now.value("store_went_back", ""))
+				}
+				return ""
+			})
+		}
+	}
+	knows(0, 0, a, b)
 	redis.Stop()
 	if err := os.RemoveAll(redis.AppendOnlyDir()); err != nil {
 		t.Fatal(err)
@@ -175,10 +207,22 @@ func testRolledBack(t *testing.T, v *servers.Vault) {
 	late := run(t, a.cfg) // nor does one that starts now
 	late.unreadyBecause(t, "pactctl state accept-loss --store")
 	late.noTokens(t, credential)
+	knows(1, 1, a, b, late) // the kill, and that the store has forgotten it
+	issuer := b.mustOperate(t, token, "POST", "/v1/kill", map[string]any{"scope": map[string]any{"kind": "issuer", "value": fleetIssuer}, "reason": "leaked"})
+	for _, s := range []*Server{a, b, late} {
+		eventually(t, func() string { // custody tells
+			if n := s.scrape(t).value("switch_entries", "issuer"); n != 1 {
+				return fmt.Sprintf("it tells of %v entries for the issuer", n)
+			}
+			return ""
+		})
+	}
 	state := b.mustOperate(t, token, "GET", "/v1/state", nil)
 	if state["condition"] != "rolled_back" {
 		t.Fatalf("state %v", state)
 	}
+	page := newVisitor(t)
+	page.headed(page.signIn(b, token), "The store is rolled back: nothing is signed on it")
 	b.mustOperate(t, token, "POST", "/v1/state:accept-loss", map[string]any{"store": state["store"], "reason": "no newer backup"})
 	for _, s := range []*Server{a, b, late} {
 		s.awaitReady(t)
@@ -186,6 +230,13 @@ func testRolledBack(t *testing.T, v *servers.Vault) {
 			t.Errorf("enrolment is %s", mode)
 		}
 	}
+	knows(1, 0, a, b, late) // that it was put back is no other regression
+	for _, s := range []*Server{a, b, late} {
+		if code, _, _ := s.sign(t, credential); code != 403 {
+			t.Errorf("killed, and answered %d", code)
+		}
+	}
+	a.mustOperate(t, token, "POST", "/v1/resume", map[string]any{"scope": map[string]any{"kind": "all"}, "entryIds": []any{entry["id"], issuer["entry"].(map[string]any)["id"]}, "reason": "over"})
 	a.signs(t, credential) // as the copy has it: the operator revokes it again
 	if state := a.mustOperate(t, token, "GET", "/v1/state", nil); state["condition"] != "ok" {
 		t.Errorf("state %v", state)
@@ -314,9 +365,10 @@ func testMoved(t *testing.T, v *servers.Vault) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if result.Store == status.Store || result.EnrolmentClosed {
+	if result.Store == status.Store || !result.EnrolmentClosed { // who knows whether it is the newest
 		t.Errorf("%+v", result)
 	}
+	a.mustOperate(t, token, "POST", "/v1/state:open-enrolment", map[string]any{})
 	for _, s := range []*Server{a, b} {
 		s.awaitReady(t)
 		s.signs(t, credential)
@@ -501,7 +553,7 @@ func testSealed(t *testing.T, v *servers.Vault) {
 
 	v.Seal()
 	transit.noTokens(t, credential)
-	transit.unreadyBecause(t, "custody does not answer")
+	transit.unreadyBecause(t, "custody does not answer: Vault is sealed")
 	transit.toldReady(t, token, false)
 	eventually(t, func() string {
 		if wrapped.custodyHealth.down() == nil {

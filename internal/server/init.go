@@ -137,6 +137,9 @@ func initialise(ctx context.Context, cfg config.Config, keyring custody.Keyring,
 	if err := d.holdsKeysAs(keysOf(cfg)); err != nil {
 		return InitResult{}, err
 	}
+	if err := d.servesNone(urls(cfg.Issuers)); err != nil {
+		return InitResult{}, err
+	}
 	if err := mayOperate(cfg, d, o); err != nil {
 		return InitResult{}, err
 	}
@@ -192,7 +195,7 @@ func initialise(ctx context.Context, cfg config.Config, keyring custody.Keyring,
 	result.NoAdminToken = d.AdminToken == ""
 	result.NewAdminToken, result.Note = token == tokenMade, token.noteShared()
 	if len(result.AddedIssuers) > 0 {
-		result.Note = strings.TrimSpace(fmt.Sprintf("The deployment has a new issuer now: %s. If it is mistyped, correct the configuration and run init again: the wrong one stays listed, without keys. %s", strings.Join(result.AddedIssuers, ", "), result.Note))
+		result.Note = strings.TrimSpace(fmt.Sprintf("The deployment has a new issuer now: %s. If it is mistyped, correct the configuration and run init again: the wrong one stays listed, without keys, until it is retired. %s", strings.Join(result.AddedIssuers, ", "), result.Note))
 	}
 	return result, nil
 }

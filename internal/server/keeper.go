@@ -9,11 +9,25 @@ import (
 	"github.com/pactsigner/pactsigner/custody"
 )
 
+// recordError: custody answers, and has no record that this replica may go by.
+type recordError struct{ problem string }
+
+func (e *recordError) Error() string { return e.problem }
+
+// Unwrap makes it one that callers answer with 503.
+func (e *recordError) Unwrap() error { return custody.ErrUnavailable }
+
 var (
-	errUninitialised = errors.New("the deployment is not initialised: run `signer init` once, with this configuration")
-	errInitialising  = errors.New("`signer init` was begun and has not finished: run it again, with this configuration")
-	errRecordGone    = errors.New("the deployment's record is gone from custody: restore custody from its backup")
+	errUninitialised = &recordError{"the deployment is not initialised: run `signer init` once, with this configuration"}
+	errInitialising  = &recordError{"`signer init` was begun and has not finished: run it again, with this configuration"}
+	errRecordGone    = &recordError{"the deployment's record is gone from custody: restore custody from its backup"}
+	errRecordOther   = &recordError{"the record in custody is another deployment's than this replica began with: point it at the right custody, or restart it if custody was made anew"}
 )
+
+// answered tells whether custody gave that answer, which one that is away does not.
+func answered(err error) bool {
+	return err == nil || errors.As(err, new(*recordError)) || errors.As(err, new(*otherConfigError))
+}
 
 // keeper goes by the deployment's record, which is in custody: which store is the
 // right one, whether enrolment is closed, and who has the first admin token. What
@@ -28,6 +42,7 @@ type keeper struct {
 
 	mu    sync.Mutex // one change at a time
 	known atomic.Pointer[knownDeployment]
+	wrong atomic.Pointer[error] // why what is known must not be gone by any more; nil: it may be
 }
 
 type knownDeployment struct {
@@ -56,26 +71,53 @@ func (k *keeper) storeID() string {
 	return d.Store
 }
 
-// refresh reads the record and goes by it. With an error what was known stays.
+// usable says why nothing may be signed by what is known: custody was heard to have
+// it no more, or to have a record that this replica is not of. Custody that is away says
+// nothing, and what was known stays. So it is also where keys are used from memory and
+// sign on without a Vault: that is for one that does not answer. A Vault that answers and
+// lacks the record was emptied, or is not the deployment's: what else it had is unknown,
+// which keys were disabled and what was killed among it.
+func (k *keeper) usable() error {
+	if wrong := k.wrong.Load(); wrong != nil {
+		return *wrong
+	}
+	return nil
+}
+
+// refresh reads the record and goes by it. With an error what was known stays, though
+// it may be of no use, see usable.
 func (k *keeper) refresh(ctx context.Context) (deployment, uint64, error) {
+	d, rev, err := k.read(ctx)
+	switch {
+	case err == nil:
+		d, rev = k.adopt(d, rev)
+		k.wrong.Store(nil)
+	case answered(err) && k.known.Load() != nil:
+		k.wrong.Store(&err)
+	}
+	return d, rev, err
+}
+
+// read reads the record, and refuses one that is none to go by.
+func (k *keeper) read(ctx context.Context) (deployment, uint64, error) {
 	d, rev, err := loadDeployment(ctx, k.keyring)
 	if err != nil {
 		return d, rev, err
 	}
-	switch known := k.known.Load(); {
+	known := k.known.Load()
+	switch {
 	case rev == 0 && known != nil:
 		return d, rev, errRecordGone
 	case rev == 0:
 		return d, rev, errUninitialised
 	case d.State != ready:
 		return d, rev, errInitialising
+	case known != nil && known.Store != "" && !known.had(d.Store) && !d.had(known.Store):
+		return d, rev, errRecordOther
 	}
 	if k.fits != nil {
-		if err := k.fits(d); err != nil {
-			return d, rev, err
-		}
+		return d, rev, k.fits(d)
 	}
-	d, rev = k.adopt(d, rev)
 	return d, rev, nil
 }
 
@@ -101,9 +143,13 @@ func (k *keeper) adopt(d deployment, rev uint64) (deployment, uint64) {
 	return d, rev
 }
 
+// changes bounds how often a change is made anew because somebody else made one. It is
+// in vain where custody went back: the newest record that is known is not there.
+const changes = 32
+
 // change swaps the record for what change makes of it, on the newest one.
 func (k *keeper) change(ctx context.Context, change func(*deployment) error) (deployment, error) {
-	for {
+	for try := 1; ; try++ {
 		d, rev, err := k.refresh(ctx)
 		if err != nil {
 			return d, err
@@ -116,7 +162,7 @@ func (k *keeper) change(ctx context.Context, change func(*deployment) error) (de
 			return d, nil
 		}
 		rev, err = saveDeployment(ctx, k.keyring, rev, d)
-		if errors.Is(err, custody.ErrConflict) && ctx.Err() == nil {
+		if errors.Is(err, custody.ErrConflict) && try < changes && ctx.Err() == nil {
 			continue
 		}
 		if err != nil {

@@ -3,6 +3,7 @@ package server
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
 	"slices"
@@ -18,7 +19,8 @@ import (
 )
 
 // Whatever is done and refused: each line of the log is JSON, those of a request have
-// its id, a token that is given out has one line, and no secret is in any.
+// its id, a token that is given out has one line, and no secret is in any. Metrics tell
+// of nobody.
 func TestLog(t *testing.T) {
 	c := testConfig(t)
 	is := config.DefaultIssuer()
@@ -88,6 +90,7 @@ func TestLog(t *testing.T) {
 		t.Error("signed while all is killed")
 	}
 	refused = append(refused, header.Get(strings.ToLower(requestIDHeader))...)
+	_, metrics := fetch(t, http.DefaultClient, s.Info().Ops+"/metrics")
 	http.DefaultClient.CloseIdleConnections()
 	stop()
 
@@ -106,6 +109,13 @@ func TestLog(t *testing.T) {
 			lines[id] = append(lines[id], entry)
 		} else if entry["msg"] == "issued" || entry["msg"] == "refused" {
 			t.Errorf("without the request's id: %s", line)
+		}
+	}
+	people := maps.Clone(secrets)
+	people["an audience"], people["a credential's id"] = fleetAudience, rotated
+	for what, who := range people {
+		if strings.Contains(metrics, who) {
+			t.Errorf("%s is in the metrics", what)
 		}
 	}
 	issued := 0

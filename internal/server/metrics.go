@@ -126,16 +126,17 @@ var (
 func newMetrics(version string) *metrics {
 	m := &metrics{registry: prometheus.NewRegistry()}
 	m.requests = m.counter(groupRequests, "requests_total",
-		"Requests of the public and gRPC listeners that were answered. `unavailable` is a 503: custody, the store or the permit is missing.",
+		"Requests of the public and gRPC listeners that were answered. `unavailable` is a 503: custody, the store or the permit is missing; "+
+			"`cancelled`: the caller left within half a second, before it had its answer.",
 		faceLabel, methodLabel,
-		of("result", "ok", "invalid_request", "unauthorized", "disabled", "not_found", "audience_not_registered", "rate_limited", "unavailable", "other"))
+		of("result", "ok", "invalid_request", "unauthorized", "disabled", "not_found", "audience_not_registered", "rate_limited", "unavailable", "cancelled", "other"))
 	for _, face := range []string{"rest", "grpc"} { // a rate needs a first value
-		for _, result := range []string{"ok", "invalid_request", "unauthorized", "disabled", "audience_not_registered", "rate_limited", "unavailable", "other"} {
+		for _, result := range []string{"ok", "invalid_request", "unauthorized", "disabled", "audience_not_registered", "rate_limited", "unavailable", "cancelled", "other"} {
 			m.requests.WithLabelValues(face, methodSign, result)
 		}
 	}
 	m.seconds = m.histogram(groupRequests, "request_duration_seconds",
-		"Time from a request's header to the end of its response.", requestBuckets, faceLabel, methodLabel)
+		"Time from when a request was read to the end of its response.", requestBuckets, faceLabel, methodLabel)
 	m.inFlight = m.gauge(groupRequests, "sign_in_flight", "Sign requests that are being answered.").WithLabelValues()
 	m.issued = m.counter(groupRequests, "tokens_issued_total",
 		"Tokens that were given out.", issuerLabel, of("caller", string(signer.DeviceCaller), string(signer.CredentialCaller)))
@@ -167,8 +168,8 @@ func newMetrics(version string) *metrics {
 		barrierBuckets, of("outcome", "confirmed", "bound"))
 	m.barriers = map[bool]prometheus.Observer{true: barriers.WithLabelValues("confirmed"), false: barriers.WithLabelValues("bound")}
 	m.regressed = m.counter(groupSwitch, "epoch_regressions_total",
-		"How often this replica found that the store lacks switch state which it or custody knows: it came back from an older copy. "+
-			"What is missing is merged back.").WithLabelValues()
+		"How often this replica found that the store lacks switch state which it or custody knows: it came back from an older copy, or empty, or lost writes. "+
+			"Nothing is signed on it before that is merged back.").WithLabelValues()
 
 	m.vault = m.histogram(groupCustody, "custody_request_duration_seconds",
 		"Requests to a server of Vault; one of `sign` is for a batch of signatures. `refused`: another 4xx; `unavailable`: 429 or 5xx; "+
@@ -253,19 +254,23 @@ func (m *metrics) handler() http.Handler {
 // gauges are what is read from the running parts when it is scraped.
 type gauges struct {
 	ready, unready, certificate, offset                          *prometheus.Desc
-	permit, epoch, entries                                       *prometheus.Desc
+	permit, epoch, entries, lacking                              *prometheus.Desc
 	revision, published, transition, due, nextPublished          *prometheus.Desc
 	postponed, failing, confirmed, staleness, consistent         *prometheus.Desc
 	custodyUp, custodySealed, custodyQueued, tokenExpiry, behind *prometheus.Desc
-	storeUp, enrolmentClosed                                     *prometheus.Desc
+	tokenLease, storeUp, enrolmentClosed                         *prometheus.Desc
 }
 
 func newGauges(m *metrics) gauges {
 	return gauges{
 		permit: m.read(groupSwitch, "permit_remaining_seconds",
 			"How long this replica may still sign without asking the store again; 0 if it may not."),
-		epoch: m.read(groupSwitch, "switch_epoch", "The kill switch epoch that this replica enforces."),
-		entries: m.read(groupSwitch, "switch_entries", "Kill switch entries in force that this replica enforces.",
+		epoch: m.read(groupSwitch, "switch_epoch",
+			"The newest kill switch epoch that this replica knows, from the store or custody. It does not fall while the replica runs."),
+		lacking: m.read(groupSwitch, "store_went_back",
+			"1 while this replica signs nothing since the store was found to lack switch state which it or custody knows, else 0."),
+		entries: m.read(groupSwitch, "switch_entries",
+			"Kill switch entries in force that this replica knows, from the store or custody. A store that lost some takes none away.",
 			of("scope", "all", "issuer", "audience", "subject", "device", "credential")),
 
 		revision:  m.read(groupKeys, "schedule_revision", "The revision of the key schedule that this replica serves.", issuerLabel),
@@ -294,6 +299,8 @@ func newGauges(m *metrics) gauges {
 		custodyQueued: m.read(groupCustody, "custody_queued", "Signatures that wait for their turn at Vault. Absent with local custody."),
 		tokenExpiry: m.read(groupCustody, "custody_token_expiry_timestamp_seconds",
 			"When the login to Vault ends unless it is renewed. Absent with local custody, before a login, and for a token without an end."),
+		tokenLease: m.read(groupCustody, "custody_token_lease_seconds",
+			"How long the login to Vault is good for from its start, or from when it is renewed. Absent as the former."),
 		behind: m.read(groupCustody, "audit_head_behind",
 			"1 while custody may lack the head of the audit log after the newest act, else 0: a loss of the store now could hide that act. "+
 				"Absent with local custody and an embedded store."),
@@ -305,7 +312,7 @@ func newGauges(m *metrics) gauges {
 		ready: m.read(groupReplica, "ready", "1 if this replica is ready, else 0."),
 		unready: m.read(groupReplica, "unready", "1 for each part that keeps this replica from being ready, else 0.",
 			of("part", unreadyParts...)),
-		offset: m.read(groupReplica, "clock_offset_seconds", "The store's clock less this replica's, as far as it is certain."),
+		offset: m.read(groupReplica, "clock_offset_seconds", "How far this replica's clock is ahead of the store's, as far as that is certain; negative: behind."),
 		certificate: m.read(groupReplica, "listener_certificate_expiry_timestamp_seconds",
 			"When the certificate that a listener with TLS serves ends.", of("face", "public", "grpc", "admin", "ops")),
 	}
@@ -313,9 +320,9 @@ func newGauges(m *metrics) gauges {
 
 func (g gauges) all() []*prometheus.Desc {
 	return []*prometheus.Desc{
-		g.ready, g.unready, g.certificate, g.offset, g.permit, g.epoch, g.entries, g.revision, g.published, g.transition, g.due,
+		g.ready, g.unready, g.certificate, g.offset, g.permit, g.epoch, g.lacking, g.entries, g.revision, g.published, g.transition, g.due,
 		g.nextPublished, g.postponed, g.failing, g.confirmed, g.staleness, g.consistent, g.custodyUp, g.custodySealed, g.custodyQueued,
-		g.tokenExpiry, g.behind, g.storeUp, g.enrolmentClosed,
+		g.tokenExpiry, g.tokenLease, g.behind, g.storeUp, g.enrolmentClosed,
 	}
 }
 
@@ -364,6 +371,7 @@ func (c collector) replica(g gauges, gauge func(*prometheus.Desc, float64, ...st
 	}
 	gauge(g.permit, remaining)
 	gauge(g.epoch, float64(permit.Epoch))
+	gauge(g.lacking, one(permit.Lacking))
 	gauge(g.offset, permit.Offset.Seconds())
 	live := c.s.guard.Live()
 	for _, kind := range []killswitch.Kind{killswitch.All, killswitch.Issuer, killswitch.Audience, killswitch.Subject, killswitch.Device, killswitch.Credential} {
@@ -382,6 +390,7 @@ func (c collector) parts(g gauges, gauge func(*prometheus.Desc, float64, ...stri
 		gauge(g.custodyQueued, float64(v.Queued()))
 		if at := v.TokenExpires(); !at.IsZero() {
 			gauge(g.tokenExpiry, unix(at))
+			gauge(g.tokenLease, v.TokenLease().Seconds())
 		}
 	}
 	gauge(g.storeUp, one(c.s.storeHealth.down() == nil))

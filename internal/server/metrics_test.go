@@ -172,6 +172,7 @@ func TestMetricsOfAFleet(t *testing.T) {
 	first := s.scrape(t)
 	events := map[string]bool{ // labelled by what happened, or there only then
 		"admin_requests_total": true, "rotation_next_published_timestamp_seconds": true, "custody_token_expiry_timestamp_seconds": true,
+		"custody_token_lease_seconds": true,
 	}
 	for _, d := range s.metrics.catalog {
 		name := strings.TrimPrefix(d.name, "pact_signer_")

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"crypto/rand"
+	"io"
 	"log/slog"
 	"net/http"
 	"strings"
@@ -134,6 +135,32 @@ func resultOfError(err error) string {
 	return "other"
 }
 
+// patience is how long a caller has no cause to leave: signing that takes longer is what
+// PactSignerSlow calls slow, and its callers' leaving counts as our failure.
+const patience = 500 * time.Millisecond
+
+// resultOfLeaving names what could not be done for a caller who left: ctx has ended, and
+// parts that were asked with it failed for that alone.
+func resultOfLeaving(ctx context.Context, result string, took time.Duration) string {
+	if result == "unavailable" && ctx.Err() != nil && took < patience {
+		return "cancelled"
+	}
+	return result
+}
+
+// timedBody remembers when it was read, since a caller may take its time to send it.
+type timedBody struct {
+	io.ReadCloser
+	read time.Time
+}
+
+// Read implements io.Reader.
+func (b *timedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	b.read = time.Now()
+	return n, err
+}
+
 // recorder remembers the status of a response.
 type recorder struct {
 	http.ResponseWriter
@@ -173,6 +200,7 @@ var recorders = sync.Pool{New: func() any { return new(recorder) }}
 func (m *metrics) observeHTTP(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		began := time.Now()
+		var body *timedBody
 		rec := recorders.Get().(*recorder)
 		rec.ResponseWriter, rec.code = w, 0
 		method := methodOfPath(r.URL.Path)
@@ -181,6 +209,8 @@ func (m *metrics) observeHTTP(next http.Handler) http.Handler {
 			ctx, id := withRequestID(r.Context())
 			w.Header().Set(requestIDHeader, id)
 			r, span = m.tracing.rootHTTP(r.WithContext(ctx), "POST", method, id)
+			body = &timedBody{r.Body, began}
+			r.Body = body
 		}
 		if method == methodSign {
 			m.inFlight.Inc()
@@ -189,8 +219,12 @@ func (m *metrics) observeHTTP(next http.Handler) http.Handler {
 			code := rec.code
 			rec.ResponseWriter = nil
 			recorders.Put(rec)
-			result := resultOfStatus(code)
-			m.request("rest", method, result, time.Since(began))
+			if body != nil {
+				began = body.read
+			}
+			took := time.Since(began)
+			result := resultOfLeaving(r.Context(), resultOfStatus(code), took)
+			m.request("rest", method, result, took)
 			switch method {
 			case methodSign:
 				m.inFlight.Dec()
@@ -203,10 +237,18 @@ func (m *metrics) observeHTTP(next http.Handler) http.Handler {
 	})
 }
 
-// observeUnary does the same for the gRPC face.
+// observeUnary does the same for the gRPC face. Its callers bring deadlines, and one who
+// waits no longer has left as on REST: parts are told that the call is cancelled, not that
+// they are late.
 func (m *metrics) observeUnary(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 	began := time.Now()
 	ctx, id := withRequestID(ctx)
+	if _, ok := ctx.Deadline(); ok {
+		waits, leave := context.WithCancel(context.WithoutCancel(ctx))
+		defer leave()
+		defer context.AfterFunc(ctx, leave)()
+		ctx = waits
+	}
 	// The header is a convenience: a transport that takes none is not an error.
 	_ = grpc.SetHeader(ctx, metadata.Pairs(strings.ToLower(requestIDHeader), id))
 	method := methodOfRPC(info.FullMethod)
@@ -216,8 +258,9 @@ func (m *metrics) observeUnary(ctx context.Context, req any, info *grpc.UnarySer
 		defer m.inFlight.Dec()
 	}
 	resp, err := next(ctx, req)
-	result := resultOfError(err)
-	m.request("grpc", method, result, time.Since(began))
+	took := time.Since(began)
+	result := resultOfLeaving(ctx, resultOfError(err), took)
+	m.request("grpc", method, result, took)
 	endRequest(span, result, 0)
 	return resp, err
 }

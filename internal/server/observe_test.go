@@ -3,16 +3,23 @@ package server
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/iotest"
+	"testing/synctest"
+	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/pactsigner/pactsigner/signer"
 )
 
 // Whatever is asked for, labels come from a small set.
@@ -47,6 +54,13 @@ pact_signer_requests_total{face="rest",method="jwks",result="ok"} 1
 pact_signer_requests_total{face="rest",method="other",result="other"} 1
 pact_signer_requests_total{face="rest",method="sign",result="ok"} 1
 `
+	if got := counted(m); got != want {
+		t.Errorf("counted:%s", got)
+	}
+}
+
+// counted are the requests that were, as metrics say it.
+func counted(m *metrics) string {
 	w := httptest.NewRecorder()
 	m.handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	got := "\n"
@@ -55,9 +69,61 @@ pact_signer_requests_total{face="rest",method="sign",result="ok"} 1
 			got += line
 		}
 	}
-	if got != want {
-		t.Errorf("counted:%s", got)
+	return got
+}
+
+// A caller who leaves at once is no failure of ours, on neither face; one who left
+// because nothing came is. How long it took to send the request is not counted.
+func TestWhoLeaves(t *testing.T) {
+	for name, waited := range map[string]time.Duration{"cancelled": patience - 1, "unavailable": patience} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := newMetrics("test")
+				m.activity = newActivity("r", time.Now)
+				ctx, leave := context.WithCancel(t.Context())
+				slow := iotest.OneByteReader(slowly{strings.NewReader("{}")})
+				m.observeHTTP(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					_, _ = io.ReadAll(r.Body)
+					time.AfterFunc(waited, leave)
+					<-r.Context().Done()
+					w.WriteHeader(http.StatusServiceUnavailable)
+				})).ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(ctx, http.MethodPost, "/pact/sign", slow))
+
+				ctx, leave = context.WithTimeout(t.Context(), waited)
+				defer leave()
+				away, err := status.New(codes.Unavailable, "no").WithDetails(&errdetails.ErrorInfo{Reason: "UNAVAILABLE"})
+				if err != nil {
+					t.Fatal(err)
+				}
+				_, _ = m.observeUnary(ctx, nil, &grpc.UnaryServerInfo{FullMethod: "/pact.signer.v1.SignerService/Sign"}, func(ctx context.Context, _ any) (any, error) {
+					<-ctx.Done()
+					if !errors.Is(ctx.Err(), context.Canceled) {
+						t.Errorf("a caller that waits no longer is %v", ctx.Err())
+					}
+					return nil, away.Err()
+				})
+				want := fmt.Sprintf(`
+pact_signer_requests_total{face="grpc",method="sign",result="%[1]s"} 1
+pact_signer_requests_total{face="rest",method="sign",result="%[1]s"} 1
+`, name)
+				if got := counted(m); got != want {
+					t.Errorf("counted:%s", got)
+				}
+				failed := map[string]uint64{"cancelled": 0, "unavailable": 2}[name]
+				if got := m.activity.read().Recent; got != (signer.ActivityCounts{Failed: failed}) {
+					t.Errorf("activity %+v", got)
+				}
+			})
+		})
 	}
+}
+
+// slowly is a second late with each read.
+type slowly struct{ io.Reader }
+
+func (s slowly) Read(p []byte) (int, error) {
+	time.Sleep(time.Second)
+	return s.Reader.Read(p)
 }
 
 // What is logged for a request carries the id that its answer names.

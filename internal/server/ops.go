@@ -84,12 +84,13 @@ const (
 	partStopping = "stopping"
 	partSwitch   = "switch"
 	partCustody  = "custody"
+	partRecord   = "deployment_record"
 	partSubject  = "subject_key"
 	partSettings = "store_settings"
 	partKeys     = "keys"
 )
 
-var unreadyParts = []string{partStopping, partSwitch, partCustody, partSubject, partSettings, partKeys}
+var unreadyParts = []string{partStopping, partSwitch, partCustody, partRecord, partSubject, partSettings, partKeys}
 
 // missing tells all that is.
 func (s *Server) missing() []missing {
@@ -100,10 +101,13 @@ func (s *Server) missing() []missing {
 	default:
 	}
 	if err := s.guard.Ready(); err != nil {
-		all = append(all, missing{partSwitch, "kill switch: " + s.explain(err).Error()})
+		all = append(all, missing{partSwitch, "kill switch: " + strings.TrimPrefix(s.explain(err).Error(), "killswitch: ")})
 	}
 	if err := s.custodyDown(); err != nil {
 		all = append(all, missing{partCustody, err.Error()})
+	}
+	if err := s.keeper.usable(); err != nil {
+		all = append(all, missing{partRecord, "custody: " + err.Error()})
 	}
 	if err := s.subject.usable(); err != nil {
 		all = append(all, missing{partSubject, "subject key: " + err.Error()})

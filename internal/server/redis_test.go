@@ -216,13 +216,52 @@ func TestInitInterrupted(t *testing.T) {
 	}
 }
 
+// Who reads Redis finds no secret, whatever was made and revealed: hashes are there.
+func TestRedisHoldsNoSecret(t *testing.T) {
+	redis := servers.StartRedis(t, servers.RedisOptions{})
+	c := onVault(t, onRedis(t, redis.Addr()), servers.StartVault(t, servers.VaultOptions{}), true)
+	admin := mustInit(t, c)
+	s := run(t, c)
+	s.awaitReady(t)
+	credential := s.letIn(t, admin)
+	secrets := map[string]string{
+		"the admin token": admin, "a credential": credential, "a token": s.signs(t, credential),
+		"an enrolment token": s.mustOperate(t, admin, "POST", "/v1/enrollment-tokens", map[string]any{"note": "a note"})["token"].(string),
+	}
+	read := map[string][]any{"string": {"GET"}, "hash": {"HGETALL"}, "set": {"SMEMBERS"}, "list": {"LRANGE", 0, -1}, "zset": {"ZRANGE", 0, -1}, "stream": {"XRANGE", "-", "+"}}
+	var all strings.Builder
+	for _, key := range redis.Do("KEYS", "*").([]any) {
+		kind := fmt.Sprint(redis.Do("TYPE", key))
+		if kind == "none" { // it has gone meanwhile
+			continue
+		}
+		how, known := read[kind]
+		if !known {
+			t.Fatalf("%v is a %s", key, kind)
+		}
+		fmt.Fprintln(&all, key, redis.Do(slices.Insert(slices.Clone(how), 1, key)...))
+	}
+	if !strings.Contains(all.String(), "a note") {
+		t.Error("not all was read")
+	}
+	for what, secret := range secrets {
+		if strings.Contains(all.String(), secret) {
+			t.Errorf("%s is in Redis", what)
+		}
+	}
+}
+
 // A replica whose clock is off by more than 5 s gets no traffic; by more than 20 s
 // it does not sign.
 func TestClockOffset(t *testing.T) {
 	for _, c := range []struct {
 		offset time.Duration
 		signs  bool
-	}{{15 * time.Second, true}, {-15 * time.Second, true}, {25 * time.Second, false}, {-25 * time.Second, false}} {
+		says   string
+	}{
+		{15 * time.Second, true, "s ahead of the store's"}, {-15 * time.Second, true, "s behind the store's"},
+		{25 * time.Second, false, "s ahead of the store's"}, {-25 * time.Second, false, "s behind the store's"},
+	} {
 		t.Run(c.offset.String(), func(t *testing.T) {
 			cfg := testConfig(t)
 			is := config.DefaultIssuer()
@@ -230,7 +269,7 @@ func TestClockOffset(t *testing.T) {
 			cfg.Issuers = []config.Issuer{is}
 			cfg.Development.ClockOffset = c.offset
 			s := run(t, cfg)
-			s.unreadyBecause(t, "the clock is")
+			s.unreadyBecause(t, c.says)
 			content, err := os.ReadFile(s.Info().AdminTokenFile)
 			if err != nil {
 				t.Fatal(err)
@@ -238,7 +277,7 @@ func TestClockOffset(t *testing.T) {
 			credential := s.letIn(t, strings.TrimSpace(string(content)))
 			if c.signs {
 				s.signs(t, credential)
-				s.unreadyBecause(t, "the clock is")
+				s.unreadyBecause(t, c.says)
 			} else {
 				s.noTokens(t, credential)
 			}

@@ -194,7 +194,7 @@ func (s *Server) open(ctx context.Context) error {
 			return err
 		}
 		s.state = state
-		s.keeper = &keeper{keyring: state.keyring}
+		s.keeper = &keeper{keyring: state.keyring, fits: func(d deployment) error { return d.servesNone(s.info.Issuers) }}
 		if _, _, err = s.keeper.refresh(ctx); err != nil {
 			return err
 		}

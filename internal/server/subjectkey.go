@@ -111,14 +111,27 @@ func (s *subjectKey) note(ctx context.Context, right bool) {
 	}
 }
 
-// subjectKeyring is custody that derives subjects with the right key only.
-type subjectKeyring struct {
+// rightKeyring is custody that signs, and derives subjects, only while it is known to be
+// the deployment's, and the latter with the right key only.
+type rightKeyring struct {
 	custody.Keyring
+	keeper  *keeper
 	subject *subjectKey
 }
 
+// Sign implements custody.Keyring.
+func (k rightKeyring) Sign(ctx context.Context, name string, digest []byte) ([]byte, error) {
+	if err := k.keeper.usable(); err != nil {
+		return nil, fmt.Errorf("%w: %w", custody.ErrUnavailable, err)
+	}
+	return k.Keyring.Sign(ctx, name, digest)
+}
+
 // MAC implements custody.Keyring.
-func (k subjectKeyring) MAC(ctx context.Context, message []byte) ([]byte, error) {
+func (k rightKeyring) MAC(ctx context.Context, message []byte) ([]byte, error) {
+	if err := k.keeper.usable(); err != nil {
+		return nil, fmt.Errorf("%w: %w", custody.ErrUnavailable, err)
+	}
 	if err := k.subject.usable(); err != nil {
 		return nil, err
 	}

@@ -10,9 +10,11 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
+	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
@@ -53,6 +55,8 @@ func newTracing(ctx context.Context, c config.Tracing, version, replica string, 
 	if !c.Enabled() {
 		return nil, nil
 	}
+	forgetEnvironment()
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { log.Warn("a word of the library that traces", "err", err) }))
 	exporter, err := newExporter(ctx, c)
 	if err != nil {
 		return nil, err
@@ -71,8 +75,19 @@ func newTracing(ctx context.Context, c config.Tracing, version, replica string, 
 	return &tracing{p, p.Tracer("github.com/pactsigner/pactsigner"), c.TrustParent, told}, nil
 }
 
-// newExporter makes what sends spans. Everything is named, for the libraries take from
-// the environment what is not.
+// forgetEnvironment unsets the process's OTEL_ variables, which platforms set in every
+// container and the libraries would read: some win over what is named here, and one that
+// cannot be read is written to standard error, be it a header that is a secret. The
+// resource's stays: it is how a pod says where it runs.
+func forgetEnvironment() {
+	for _, v := range os.Environ() {
+		if name, _, _ := strings.Cut(v, "="); strings.HasPrefix(name, "OTEL_") && name != "OTEL_RESOURCE_ATTRIBUTES" {
+			_ = os.Unsetenv(name) // fails for no name that is set
+		}
+	}
+}
+
+// newExporter makes what sends spans.
 func newExporter(ctx context.Context, c config.Tracing) (sdktrace.SpanExporter, error) {
 	headers, err := c.Headers()
 	if err != nil {

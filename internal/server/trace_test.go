@@ -365,6 +365,52 @@ func TestTraceOverHTTP(t *testing.T) {
 	}
 }
 
+// What the environment says to OpenTelemetry's libraries neither moves spans nor stops
+// the signer, and no header of it comes out.
+func TestTraceIsNotWhatTheEnvironmentSays(t *testing.T) {
+	for name, value := range map[string]string{
+		"ENDPOINT": "http://127.0.0.1:1/elsewhere", "INSECURE": "true", "PROTOCOL": "http/json", "COMPRESSION": "none", "TIMEOUT": "1",
+		"HEADERS": "Authorization: Bearer environment-secret", "TRACES_HEADERS": "authorization=of the environment", "CERTIFICATE": collectHTTP(t).caFile,
+	} {
+		t.Setenv("OTEL_EXPORTER_OTLP_"+name, value)
+	}
+	t.Setenv("OTEL_TRACES_SAMPLER", "always_off")
+	t.Setenv("OTEL_BSP_MAX_QUEUE_SIZE", "1")
+	t.Setenv("OTEL_RESOURCE_ATTRIBUTES", "k8s.pod.name=signer-0,service.name=other,broken")
+	environment := os.Environ()
+	for protocol, collector := range map[string]*otelCollector{"grpc": collectGRPC(t), "http": collectHTTP(t)} {
+		t.Run(protocol, func(t *testing.T) {
+			for _, v := range environment {
+				if name, value, _ := strings.Cut(v, "="); strings.HasPrefix(name, "OTEL_") {
+					t.Setenv(name, value)
+				}
+			}
+			c := testConfig(t)
+			c.Tracing = config.Tracing{Endpoint: collector.address, Protocol: protocol, Insecure: protocol == "grpc", CAFile: collector.caFile, SampleRatio: 1}
+			var log lockedBuffer
+			s, stop := traced(t, c, &log)
+			resp, err := http.Post(s.Info().Public+"/pact/status", "application/json", strings.NewReader("{}"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp.Body.Close()
+			stop()
+			if n := len(collector.got()); n != 2 {
+				t.Errorf("%d spans came, want 2: %s", n, log.String())
+			}
+			if collector.headers["authorization"] != "" || protocol == "http" && collector.path != "/v1/traces" {
+				t.Errorf("sent to %s with %v", collector.path, collector.headers)
+			}
+			if collector.resource["k8s.pod.name"] != "signer-0" || collector.resource["service.name"] != "pact-signer" {
+				t.Errorf("the resource is %v", collector.resource)
+			}
+			if !strings.Contains(log.String(), "missing value") {
+				t.Errorf("the log does not tell what is wrong with the resource's attributes: %s", log.String())
+			}
+		})
+	}
+}
+
 // A collector that is away holds up neither requests nor the end, and is told of once.
 func TestTraceToNobody(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")

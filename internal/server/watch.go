@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/pactsigner/pactsigner/custody/vault"
 	"github.com/pactsigner/pactsigner/internal/store/redis"
 )
 
@@ -92,12 +93,17 @@ func (s *Server) look(ctx context.Context) error {
 	both.Go(func() { _, inStore = (&observedStore{s.state.store, s.metrics}).Now(ctx) })
 	both.Wait()
 	s.storeHealth.note(inStore)
-	answer := inCustody
-	if errors.Is(answer, errUninitialised) || errors.Is(answer, errInitialising) || errors.Is(answer, errRecordGone) || errors.As(answer, new(*otherConfigError)) {
-		answer = nil // it did
+	if answered(inCustody) { // keeper.usable tells whether with the right record
+		s.custodyHealth.note(nil)
+	} else {
+		s.custodyHealth.note(inCustody)
 	}
-	s.custodyHealth.note(answer)
-	if answer != nil { // the acts of any replica may be missing there
+	if errors.Is(inCustody, errRecordGone) {
+		// Whoever makes the deployment anew there finds what is stopped. A custody that is
+		// another deployment's is told nothing.
+		s.guard.RecordAgain()
+	}
+	if inCustody != nil { // the acts of any replica may be missing there
 		s.heads.behind.Store(true)
 		s.subject.doubtful()
 	}
@@ -196,6 +202,9 @@ func (s *Server) custodyDown() error {
 		return nil
 	}
 	if err := s.custodyHealth.down(); err != nil {
+		if v, ok := s.state.keyring.(*vault.Keyring); ok && v.Sealed() { // what was asked for then does not matter
+			return errors.New("custody does not answer: Vault is sealed")
+		}
 		return fmt.Errorf("custody does not answer: %w", err)
 	}
 	return nil

@@ -100,7 +100,7 @@ var consoleStates = []struct {
 		s.AddOther()
 		s.Throw(90*time.Minute, "issuer", consoletest.Other, "", "retired", 0)
 		return s
-	}, []string{"the issuer https://agents.example.org: it issues no token", "The other issuers sign"}},
+	}, []string{"the issuer https://agents.example.org: it issues no token", "The switch does not stop the other issuers"}},
 	{"replica-silent", "Attention needed", func() *consoletest.Service {
 		s := consoletest.Calm(consoleTime)
 		s.Silence()

@@ -313,7 +313,7 @@ func (s *Service) Silence() {
 	r := s.Fleet.Replicas[2]
 	r.Seen, r.PermitUntil = stamp(now.Add(-7200*time.Millisecond)), stamp(now.Add(-4200*time.Millisecond))
 	s.Activity.Replicas[2].Reported = stamp(now.Add(-9 * time.Second))
-	s.Activity.Replicas = append(s.Activity.Replicas, &signerv1.ReplicaActivity{
+	s.Activity.Silent = append(s.Activity.Silent, &signerv1.ReplicaActivity{
 		Replica: "pact-signer-64bb-x", Since: stamp(now.Add(-50 * time.Hour)), Reported: stamp(now.Add(-11 * time.Minute)),
 	})
 }

@@ -463,7 +463,10 @@ type GetActivityResponse struct {
 	Replicas []*ReplicaActivity `protobuf:"bytes,3,rep,name=replicas,proto3" json:"replicas,omitempty"`
 	// What is missing from the sums and rates, in words for people; empty if nothing
 	// is: a live replica that told nothing, or a record of a newer version.
-	Missing       []string `protobuf:"bytes,4,rep,name=missing,proto3" json:"missing,omitempty"`
+	Missing []string `protobuf:"bytes,4,rep,name=missing,proto3" json:"missing,omitempty"`
+	// Replicas that told something in the last two hours, did not say that they end,
+	// and tell nothing any more. They have no rates.
+	Silent        []*ReplicaActivity `protobuf:"bytes,5,rep,name=silent,proto3" json:"silent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -522,6 +525,13 @@ func (x *GetActivityResponse) GetReplicas() []*ReplicaActivity {
 func (x *GetActivityResponse) GetMissing() []string {
 	if x != nil {
 		return x.Missing
+	}
+	return nil
+}
+
+func (x *GetActivityResponse) GetSilent() []*ReplicaActivity {
+	if x != nil {
+		return x.Silent
 	}
 	return nil
 }
@@ -4381,8 +4391,10 @@ type ImportStateResponse struct {
 	Content *StateContent `protobuf:"bytes,2,opt,name=content,proto3" json:"content,omitempty"`
 	// An import that gave up what custody knew of the store has closed enrolment.
 	EnrolmentClosed bool `protobuf:"varint,3,opt,name=enrolment_closed,json=enrolmentClosed,proto3" json:"enrolment_closed,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Records of the file that were left out, because their issuers are retired.
+	LeftOut       uint64 `protobuf:"varint,4,opt,name=left_out,json=leftOut,proto3" json:"left_out,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ImportStateResponse) Reset() {
@@ -4434,6 +4446,13 @@ func (x *ImportStateResponse) GetEnrolmentClosed() bool {
 		return x.EnrolmentClosed
 	}
 	return false
+}
+
+func (x *ImportStateResponse) GetLeftOut() uint64 {
+	if x != nil {
+		return x.LeftOut
+	}
+	return 0
 }
 
 // StateContent is what a state file holds.
@@ -4691,12 +4710,13 @@ const file_pact_signer_v1_admin_proto_rawDesc = "" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\"G\n" +
 	"\x12GetActivityRequest\x121\n" +
-	"\x06window\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\x06window\"\xd6\x01\n" +
+	"\x06window\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\x06window\"\x8f\x02\n" +
 	"\x13GetActivityResponse\x12.\n" +
 	"\x04time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x128\n" +
 	"\aminutes\x18\x02 \x03(\v2\x1e.pact.signer.v1.ActivityMinuteR\aminutes\x12;\n" +
 	"\breplicas\x18\x03 \x03(\v2\x1f.pact.signer.v1.ReplicaActivityR\breplicas\x12\x18\n" +
-	"\amissing\x18\x04 \x03(\tR\amissing\"\x8c\x01\n" +
+	"\amissing\x18\x04 \x03(\tR\amissing\x127\n" +
+	"\x06silent\x18\x05 \x03(\v2\x1f.pact.signer.v1.ReplicaActivityR\x06silent\"\x8c\x01\n" +
 	"\x0eActivityMinute\x120\n" +
 	"\x05start\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x05start\x12\x16\n" +
 	"\x06signed\x18\x02 \x01(\x04R\x06signed\x12\x18\n" +
@@ -5006,11 +5026,12 @@ const file_pact_signer_v1_admin_proto_rawDesc = "" +
 	"\x04data\x18\x01 \x01(\fR\x04data\"K\n" +
 	"\x12ImportStateRequest\x12!\n" +
 	"\faccept_store\x18\x01 \x01(\tR\vacceptStore\x12\x12\n" +
-	"\x04data\x18\x02 \x01(\fR\x04data\"\x8e\x01\n" +
+	"\x04data\x18\x02 \x01(\fR\x04data\"\xa9\x01\n" +
 	"\x13ImportStateResponse\x12\x14\n" +
 	"\x05store\x18\x01 \x01(\tR\x05store\x126\n" +
 	"\acontent\x18\x02 \x01(\v2\x1c.pact.signer.v1.StateContentR\acontent\x12)\n" +
-	"\x10enrolment_closed\x18\x03 \x01(\bR\x0fenrolmentClosed\"\xd5\x02\n" +
+	"\x10enrolment_closed\x18\x03 \x01(\bR\x0fenrolmentClosed\x12\x19\n" +
+	"\bleft_out\x18\x04 \x01(\x04R\aleftOut\"\xd5\x02\n" +
 	"\fStateContent\x12\x14\n" +
 	"\x05store\x18\x01 \x01(\tR\x05store\x12;\n" +
 	"\vexported_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
@@ -5164,120 +5185,121 @@ var file_pact_signer_v1_admin_proto_depIdxs = []int32{
 	70, // 11: pact.signer.v1.GetActivityResponse.time:type_name -> google.protobuf.Timestamp
 	6,  // 12: pact.signer.v1.GetActivityResponse.minutes:type_name -> pact.signer.v1.ActivityMinute
 	7,  // 13: pact.signer.v1.GetActivityResponse.replicas:type_name -> pact.signer.v1.ReplicaActivity
-	70, // 14: pact.signer.v1.ActivityMinute.start:type_name -> google.protobuf.Timestamp
-	70, // 15: pact.signer.v1.ReplicaActivity.since:type_name -> google.protobuf.Timestamp
-	70, // 16: pact.signer.v1.ReplicaActivity.reported:type_name -> google.protobuf.Timestamp
-	10, // 17: pact.signer.v1.ListKeysResponse.keys:type_name -> pact.signer.v1.Key
-	70, // 18: pact.signer.v1.Key.publish_at:type_name -> google.protobuf.Timestamp
-	70, // 19: pact.signer.v1.Key.sign_at:type_name -> google.protobuf.Timestamp
-	70, // 20: pact.signer.v1.Key.retire_at:type_name -> google.protobuf.Timestamp
-	70, // 21: pact.signer.v1.Key.remove_at:type_name -> google.protobuf.Timestamp
-	70, // 22: pact.signer.v1.Key.revoked_at:type_name -> google.protobuf.Timestamp
-	15, // 23: pact.signer.v1.RotateKeyResponse.timeline:type_name -> pact.signer.v1.TimelineEvent
-	70, // 24: pact.signer.v1.TimelineEvent.time:type_name -> google.protobuf.Timestamp
-	16, // 25: pact.signer.v1.KillEntry.scope:type_name -> pact.signer.v1.Scope
-	70, // 26: pact.signer.v1.KillEntry.time:type_name -> google.protobuf.Timestamp
-	70, // 27: pact.signer.v1.KillEntry.expires:type_name -> google.protobuf.Timestamp
-	16, // 28: pact.signer.v1.KillRequest.scope:type_name -> pact.signer.v1.Scope
-	71, // 29: pact.signer.v1.KillRequest.for:type_name -> google.protobuf.Duration
-	17, // 30: pact.signer.v1.KillResponse.entry:type_name -> pact.signer.v1.KillEntry
-	70, // 31: pact.signer.v1.KillResponse.tokens_accepted_until:type_name -> google.protobuf.Timestamp
-	70, // 32: pact.signer.v1.Barrier.effective_at:type_name -> google.protobuf.Timestamp
-	17, // 33: pact.signer.v1.KillStatusResponse.entries:type_name -> pact.signer.v1.KillEntry
-	24, // 34: pact.signer.v1.KillStatusResponse.resumes:type_name -> pact.signer.v1.KillResume
-	70, // 35: pact.signer.v1.KillResume.time:type_name -> google.protobuf.Timestamp
-	16, // 36: pact.signer.v1.ResumeRequest.scope:type_name -> pact.signer.v1.Scope
-	70, // 37: pact.signer.v1.Device.enrolled_at:type_name -> google.protobuf.Timestamp
-	70, // 38: pact.signer.v1.Device.last_signed_at:type_name -> google.protobuf.Timestamp
-	70, // 39: pact.signer.v1.Device.invalidated_at:type_name -> google.protobuf.Timestamp
-	27, // 40: pact.signer.v1.ListDevicesResponse.devices:type_name -> pact.signer.v1.Device
-	70, // 41: pact.signer.v1.Credential.created_at:type_name -> google.protobuf.Timestamp
-	70, // 42: pact.signer.v1.Credential.expires_at:type_name -> google.protobuf.Timestamp
-	70, // 43: pact.signer.v1.Credential.revoked_at:type_name -> google.protobuf.Timestamp
-	70, // 44: pact.signer.v1.Credential.rotated_at:type_name -> google.protobuf.Timestamp
-	71, // 45: pact.signer.v1.CreateCredentialRequest.expires_in:type_name -> google.protobuf.Duration
-	32, // 46: pact.signer.v1.CreateCredentialResponse.info:type_name -> pact.signer.v1.Credential
-	32, // 47: pact.signer.v1.ListCredentialsResponse.credentials:type_name -> pact.signer.v1.Credential
-	71, // 48: pact.signer.v1.RotateCredentialRequest.expires_in:type_name -> google.protobuf.Duration
-	70, // 49: pact.signer.v1.Audience.set_at:type_name -> google.protobuf.Timestamp
-	39, // 50: pact.signer.v1.ListAudiencesResponse.audiences:type_name -> pact.signer.v1.Audience
-	70, // 51: pact.signer.v1.EnrollmentToken.created_at:type_name -> google.protobuf.Timestamp
-	70, // 52: pact.signer.v1.EnrollmentToken.expires_at:type_name -> google.protobuf.Timestamp
-	71, // 53: pact.signer.v1.CreateEnrollmentTokenRequest.expires_in:type_name -> google.protobuf.Duration
-	47, // 54: pact.signer.v1.CreateEnrollmentTokenResponse.info:type_name -> pact.signer.v1.EnrollmentToken
-	47, // 55: pact.signer.v1.ListEnrollmentTokensResponse.tokens:type_name -> pact.signer.v1.EnrollmentToken
-	70, // 56: pact.signer.v1.AuditEntry.time:type_name -> google.protobuf.Timestamp
-	69, // 57: pact.signer.v1.AuditEntry.detail:type_name -> pact.signer.v1.AuditEntry.DetailEntry
-	53, // 58: pact.signer.v1.ListAuditResponse.entries:type_name -> pact.signer.v1.AuditEntry
-	60, // 59: pact.signer.v1.StoreState.custody_head:type_name -> pact.signer.v1.AuditHead
-	60, // 60: pact.signer.v1.StoreState.store_head:type_name -> pact.signer.v1.AuditHead
-	65, // 61: pact.signer.v1.ImportStateResponse.content:type_name -> pact.signer.v1.StateContent
-	70, // 62: pact.signer.v1.StateContent.exported_at:type_name -> google.protobuf.Timestamp
-	0,  // 63: pact.signer.v1.AdminService.FleetStatus:input_type -> pact.signer.v1.FleetStatusRequest
-	4,  // 64: pact.signer.v1.AdminService.GetActivity:input_type -> pact.signer.v1.GetActivityRequest
-	8,  // 65: pact.signer.v1.AdminService.ListKeys:input_type -> pact.signer.v1.ListKeysRequest
-	11, // 66: pact.signer.v1.AdminService.GetKeySet:input_type -> pact.signer.v1.GetKeySetRequest
-	13, // 67: pact.signer.v1.AdminService.RotateKey:input_type -> pact.signer.v1.RotateKeyRequest
-	18, // 68: pact.signer.v1.AdminService.Kill:input_type -> pact.signer.v1.KillRequest
-	20, // 69: pact.signer.v1.AdminService.WaitKill:input_type -> pact.signer.v1.WaitKillRequest
-	22, // 70: pact.signer.v1.AdminService.KillStatus:input_type -> pact.signer.v1.KillStatusRequest
-	25, // 71: pact.signer.v1.AdminService.Resume:input_type -> pact.signer.v1.ResumeRequest
-	28, // 72: pact.signer.v1.AdminService.ListDevices:input_type -> pact.signer.v1.ListDevicesRequest
-	30, // 73: pact.signer.v1.AdminService.GetDevice:input_type -> pact.signer.v1.GetDeviceRequest
-	31, // 74: pact.signer.v1.AdminService.InvalidateDevice:input_type -> pact.signer.v1.InvalidateDeviceRequest
-	33, // 75: pact.signer.v1.AdminService.CreateCredential:input_type -> pact.signer.v1.CreateCredentialRequest
-	35, // 76: pact.signer.v1.AdminService.ListCredentials:input_type -> pact.signer.v1.ListCredentialsRequest
-	37, // 77: pact.signer.v1.AdminService.RotateCredential:input_type -> pact.signer.v1.RotateCredentialRequest
-	38, // 78: pact.signer.v1.AdminService.RevokeCredential:input_type -> pact.signer.v1.RevokeCredentialRequest
-	40, // 79: pact.signer.v1.AdminService.ListAudiences:input_type -> pact.signer.v1.ListAudiencesRequest
-	42, // 80: pact.signer.v1.AdminService.SetAudience:input_type -> pact.signer.v1.SetAudienceRequest
-	43, // 81: pact.signer.v1.AdminService.RemoveAudience:input_type -> pact.signer.v1.RemoveAudienceRequest
-	45, // 82: pact.signer.v1.AdminService.RegisterProvider:input_type -> pact.signer.v1.RegisterProviderRequest
-	48, // 83: pact.signer.v1.AdminService.CreateEnrollmentToken:input_type -> pact.signer.v1.CreateEnrollmentTokenRequest
-	50, // 84: pact.signer.v1.AdminService.ListEnrollmentTokens:input_type -> pact.signer.v1.ListEnrollmentTokensRequest
-	52, // 85: pact.signer.v1.AdminService.RevokeEnrollmentToken:input_type -> pact.signer.v1.RevokeEnrollmentTokenRequest
-	54, // 86: pact.signer.v1.AdminService.ListAudit:input_type -> pact.signer.v1.ListAuditRequest
-	56, // 87: pact.signer.v1.AdminService.VerifyAudit:input_type -> pact.signer.v1.VerifyAuditRequest
-	58, // 88: pact.signer.v1.AdminService.GetState:input_type -> pact.signer.v1.GetStateRequest
-	61, // 89: pact.signer.v1.AdminService.ExportState:input_type -> pact.signer.v1.ExportStateRequest
-	63, // 90: pact.signer.v1.AdminService.ImportState:input_type -> pact.signer.v1.ImportStateRequest
-	66, // 91: pact.signer.v1.AdminService.AcceptLoss:input_type -> pact.signer.v1.AcceptLossRequest
-	67, // 92: pact.signer.v1.AdminService.OpenEnrolment:input_type -> pact.signer.v1.OpenEnrolmentRequest
-	1,  // 93: pact.signer.v1.AdminService.FleetStatus:output_type -> pact.signer.v1.FleetStatusResponse
-	5,  // 94: pact.signer.v1.AdminService.GetActivity:output_type -> pact.signer.v1.GetActivityResponse
-	9,  // 95: pact.signer.v1.AdminService.ListKeys:output_type -> pact.signer.v1.ListKeysResponse
-	12, // 96: pact.signer.v1.AdminService.GetKeySet:output_type -> pact.signer.v1.GetKeySetResponse
-	14, // 97: pact.signer.v1.AdminService.RotateKey:output_type -> pact.signer.v1.RotateKeyResponse
-	19, // 98: pact.signer.v1.AdminService.Kill:output_type -> pact.signer.v1.KillResponse
-	21, // 99: pact.signer.v1.AdminService.WaitKill:output_type -> pact.signer.v1.Barrier
-	23, // 100: pact.signer.v1.AdminService.KillStatus:output_type -> pact.signer.v1.KillStatusResponse
-	26, // 101: pact.signer.v1.AdminService.Resume:output_type -> pact.signer.v1.ResumeResponse
-	29, // 102: pact.signer.v1.AdminService.ListDevices:output_type -> pact.signer.v1.ListDevicesResponse
-	27, // 103: pact.signer.v1.AdminService.GetDevice:output_type -> pact.signer.v1.Device
-	27, // 104: pact.signer.v1.AdminService.InvalidateDevice:output_type -> pact.signer.v1.Device
-	34, // 105: pact.signer.v1.AdminService.CreateCredential:output_type -> pact.signer.v1.CreateCredentialResponse
-	36, // 106: pact.signer.v1.AdminService.ListCredentials:output_type -> pact.signer.v1.ListCredentialsResponse
-	34, // 107: pact.signer.v1.AdminService.RotateCredential:output_type -> pact.signer.v1.CreateCredentialResponse
-	32, // 108: pact.signer.v1.AdminService.RevokeCredential:output_type -> pact.signer.v1.Credential
-	41, // 109: pact.signer.v1.AdminService.ListAudiences:output_type -> pact.signer.v1.ListAudiencesResponse
-	39, // 110: pact.signer.v1.AdminService.SetAudience:output_type -> pact.signer.v1.Audience
-	44, // 111: pact.signer.v1.AdminService.RemoveAudience:output_type -> pact.signer.v1.RemoveAudienceResponse
-	46, // 112: pact.signer.v1.AdminService.RegisterProvider:output_type -> pact.signer.v1.RegisterProviderResponse
-	49, // 113: pact.signer.v1.AdminService.CreateEnrollmentToken:output_type -> pact.signer.v1.CreateEnrollmentTokenResponse
-	51, // 114: pact.signer.v1.AdminService.ListEnrollmentTokens:output_type -> pact.signer.v1.ListEnrollmentTokensResponse
-	47, // 115: pact.signer.v1.AdminService.RevokeEnrollmentToken:output_type -> pact.signer.v1.EnrollmentToken
-	55, // 116: pact.signer.v1.AdminService.ListAudit:output_type -> pact.signer.v1.ListAuditResponse
-	57, // 117: pact.signer.v1.AdminService.VerifyAudit:output_type -> pact.signer.v1.VerifyAuditResponse
-	59, // 118: pact.signer.v1.AdminService.GetState:output_type -> pact.signer.v1.StoreState
-	62, // 119: pact.signer.v1.AdminService.ExportState:output_type -> pact.signer.v1.ExportStateResponse
-	64, // 120: pact.signer.v1.AdminService.ImportState:output_type -> pact.signer.v1.ImportStateResponse
-	59, // 121: pact.signer.v1.AdminService.AcceptLoss:output_type -> pact.signer.v1.StoreState
-	59, // 122: pact.signer.v1.AdminService.OpenEnrolment:output_type -> pact.signer.v1.StoreState
-	93, // [93:123] is the sub-list for method output_type
-	63, // [63:93] is the sub-list for method input_type
-	63, // [63:63] is the sub-list for extension type_name
-	63, // [63:63] is the sub-list for extension extendee
-	0,  // [0:63] is the sub-list for field type_name
+	7,  // 14: pact.signer.v1.GetActivityResponse.silent:type_name -> pact.signer.v1.ReplicaActivity
+	70, // 15: pact.signer.v1.ActivityMinute.start:type_name -> google.protobuf.Timestamp
+	70, // 16: pact.signer.v1.ReplicaActivity.since:type_name -> google.protobuf.Timestamp
+	70, // 17: pact.signer.v1.ReplicaActivity.reported:type_name -> google.protobuf.Timestamp
+	10, // 18: pact.signer.v1.ListKeysResponse.keys:type_name -> pact.signer.v1.Key
+	70, // 19: pact.signer.v1.Key.publish_at:type_name -> google.protobuf.Timestamp
+	70, // 20: pact.signer.v1.Key.sign_at:type_name -> google.protobuf.Timestamp
+	70, // 21: pact.signer.v1.Key.retire_at:type_name -> google.protobuf.Timestamp
+	70, // 22: pact.signer.v1.Key.remove_at:type_name -> google.protobuf.Timestamp
+	70, // 23: pact.signer.v1.Key.revoked_at:type_name -> google.protobuf.Timestamp
+	15, // 24: pact.signer.v1.RotateKeyResponse.timeline:type_name -> pact.signer.v1.TimelineEvent
+	70, // 25: pact.signer.v1.TimelineEvent.time:type_name -> google.protobuf.Timestamp
+	16, // 26: pact.signer.v1.KillEntry.scope:type_name -> pact.signer.v1.Scope
+	70, // 27: pact.signer.v1.KillEntry.time:type_name -> google.protobuf.Timestamp
+	70, // 28: pact.signer.v1.KillEntry.expires:type_name -> google.protobuf.Timestamp
+	16, // 29: pact.signer.v1.KillRequest.scope:type_name -> pact.signer.v1.Scope
+	71, // 30: pact.signer.v1.KillRequest.for:type_name -> google.protobuf.Duration
+	17, // 31: pact.signer.v1.KillResponse.entry:type_name -> pact.signer.v1.KillEntry
+	70, // 32: pact.signer.v1.KillResponse.tokens_accepted_until:type_name -> google.protobuf.Timestamp
+	70, // 33: pact.signer.v1.Barrier.effective_at:type_name -> google.protobuf.Timestamp
+	17, // 34: pact.signer.v1.KillStatusResponse.entries:type_name -> pact.signer.v1.KillEntry
+	24, // 35: pact.signer.v1.KillStatusResponse.resumes:type_name -> pact.signer.v1.KillResume
+	70, // 36: pact.signer.v1.KillResume.time:type_name -> google.protobuf.Timestamp
+	16, // 37: pact.signer.v1.ResumeRequest.scope:type_name -> pact.signer.v1.Scope
+	70, // 38: pact.signer.v1.Device.enrolled_at:type_name -> google.protobuf.Timestamp
+	70, // 39: pact.signer.v1.Device.last_signed_at:type_name -> google.protobuf.Timestamp
+	70, // 40: pact.signer.v1.Device.invalidated_at:type_name -> google.protobuf.Timestamp
+	27, // 41: pact.signer.v1.ListDevicesResponse.devices:type_name -> pact.signer.v1.Device
+	70, // 42: pact.signer.v1.Credential.created_at:type_name -> google.protobuf.Timestamp
+	70, // 43: pact.signer.v1.Credential.expires_at:type_name -> google.protobuf.Timestamp
+	70, // 44: pact.signer.v1.Credential.revoked_at:type_name -> google.protobuf.Timestamp
+	70, // 45: pact.signer.v1.Credential.rotated_at:type_name -> google.protobuf.Timestamp
+	71, // 46: pact.signer.v1.CreateCredentialRequest.expires_in:type_name -> google.protobuf.Duration
+	32, // 47: pact.signer.v1.CreateCredentialResponse.info:type_name -> pact.signer.v1.Credential
+	32, // 48: pact.signer.v1.ListCredentialsResponse.credentials:type_name -> pact.signer.v1.Credential
+	71, // 49: pact.signer.v1.RotateCredentialRequest.expires_in:type_name -> google.protobuf.Duration
+	70, // 50: pact.signer.v1.Audience.set_at:type_name -> google.protobuf.Timestamp
+	39, // 51: pact.signer.v1.ListAudiencesResponse.audiences:type_name -> pact.signer.v1.Audience
+	70, // 52: pact.signer.v1.EnrollmentToken.created_at:type_name -> google.protobuf.Timestamp
+	70, // 53: pact.signer.v1.EnrollmentToken.expires_at:type_name -> google.protobuf.Timestamp
+	71, // 54: pact.signer.v1.CreateEnrollmentTokenRequest.expires_in:type_name -> google.protobuf.Duration
+	47, // 55: pact.signer.v1.CreateEnrollmentTokenResponse.info:type_name -> pact.signer.v1.EnrollmentToken
+	47, // 56: pact.signer.v1.ListEnrollmentTokensResponse.tokens:type_name -> pact.signer.v1.EnrollmentToken
+	70, // 57: pact.signer.v1.AuditEntry.time:type_name -> google.protobuf.Timestamp
+	69, // 58: pact.signer.v1.AuditEntry.detail:type_name -> pact.signer.v1.AuditEntry.DetailEntry
+	53, // 59: pact.signer.v1.ListAuditResponse.entries:type_name -> pact.signer.v1.AuditEntry
+	60, // 60: pact.signer.v1.StoreState.custody_head:type_name -> pact.signer.v1.AuditHead
+	60, // 61: pact.signer.v1.StoreState.store_head:type_name -> pact.signer.v1.AuditHead
+	65, // 62: pact.signer.v1.ImportStateResponse.content:type_name -> pact.signer.v1.StateContent
+	70, // 63: pact.signer.v1.StateContent.exported_at:type_name -> google.protobuf.Timestamp
+	0,  // 64: pact.signer.v1.AdminService.FleetStatus:input_type -> pact.signer.v1.FleetStatusRequest
+	4,  // 65: pact.signer.v1.AdminService.GetActivity:input_type -> pact.signer.v1.GetActivityRequest
+	8,  // 66: pact.signer.v1.AdminService.ListKeys:input_type -> pact.signer.v1.ListKeysRequest
+	11, // 67: pact.signer.v1.AdminService.GetKeySet:input_type -> pact.signer.v1.GetKeySetRequest
+	13, // 68: pact.signer.v1.AdminService.RotateKey:input_type -> pact.signer.v1.RotateKeyRequest
+	18, // 69: pact.signer.v1.AdminService.Kill:input_type -> pact.signer.v1.KillRequest
+	20, // 70: pact.signer.v1.AdminService.WaitKill:input_type -> pact.signer.v1.WaitKillRequest
+	22, // 71: pact.signer.v1.AdminService.KillStatus:input_type -> pact.signer.v1.KillStatusRequest
+	25, // 72: pact.signer.v1.AdminService.Resume:input_type -> pact.signer.v1.ResumeRequest
+	28, // 73: pact.signer.v1.AdminService.ListDevices:input_type -> pact.signer.v1.ListDevicesRequest
+	30, // 74: pact.signer.v1.AdminService.GetDevice:input_type -> pact.signer.v1.GetDeviceRequest
+	31, // 75: pact.signer.v1.AdminService.InvalidateDevice:input_type -> pact.signer.v1.InvalidateDeviceRequest
+	33, // 76: pact.signer.v1.AdminService.CreateCredential:input_type -> pact.signer.v1.CreateCredentialRequest
+	35, // 77: pact.signer.v1.AdminService.ListCredentials:input_type -> pact.signer.v1.ListCredentialsRequest
+	37, // 78: pact.signer.v1.AdminService.RotateCredential:input_type -> pact.signer.v1.RotateCredentialRequest
+	38, // 79: pact.signer.v1.AdminService.RevokeCredential:input_type -> pact.signer.v1.RevokeCredentialRequest
+	40, // 80: pact.signer.v1.AdminService.ListAudiences:input_type -> pact.signer.v1.ListAudiencesRequest
+	42, // 81: pact.signer.v1.AdminService.SetAudience:input_type -> pact.signer.v1.SetAudienceRequest
+	43, // 82: pact.signer.v1.AdminService.RemoveAudience:input_type -> pact.signer.v1.RemoveAudienceRequest
+	45, // 83: pact.signer.v1.AdminService.RegisterProvider:input_type -> pact.signer.v1.RegisterProviderRequest
+	48, // 84: pact.signer.v1.AdminService.CreateEnrollmentToken:input_type -> pact.signer.v1.CreateEnrollmentTokenRequest
+	50, // 85: pact.signer.v1.AdminService.ListEnrollmentTokens:input_type -> pact.signer.v1.ListEnrollmentTokensRequest
+	52, // 86: pact.signer.v1.AdminService.RevokeEnrollmentToken:input_type -> pact.signer.v1.RevokeEnrollmentTokenRequest
+	54, // 87: pact.signer.v1.AdminService.ListAudit:input_type -> pact.signer.v1.ListAuditRequest
+	56, // 88: pact.signer.v1.AdminService.VerifyAudit:input_type -> pact.signer.v1.VerifyAuditRequest
+	58, // 89: pact.signer.v1.AdminService.GetState:input_type -> pact.signer.v1.GetStateRequest
+	61, // 90: pact.signer.v1.AdminService.ExportState:input_type -> pact.signer.v1.ExportStateRequest
+	63, // 91: pact.signer.v1.AdminService.ImportState:input_type -> pact.signer.v1.ImportStateRequest
+	66, // 92: pact.signer.v1.AdminService.AcceptLoss:input_type -> pact.signer.v1.AcceptLossRequest
+	67, // 93: pact.signer.v1.AdminService.OpenEnrolment:input_type -> pact.signer.v1.OpenEnrolmentRequest
+	1,  // 94: pact.signer.v1.AdminService.FleetStatus:output_type -> pact.signer.v1.FleetStatusResponse
+	5,  // 95: pact.signer.v1.AdminService.GetActivity:output_type -> pact.signer.v1.GetActivityResponse
+	9,  // 96: pact.signer.v1.AdminService.ListKeys:output_type -> pact.signer.v1.ListKeysResponse
+	12, // 97: pact.signer.v1.AdminService.GetKeySet:output_type -> pact.signer.v1.GetKeySetResponse
+	14, // 98: pact.signer.v1.AdminService.RotateKey:output_type -> pact.signer.v1.RotateKeyResponse
+	19, // 99: pact.signer.v1.AdminService.Kill:output_type -> pact.signer.v1.KillResponse
+	21, // 100: pact.signer.v1.AdminService.WaitKill:output_type -> pact.signer.v1.Barrier
+	23, // 101: pact.signer.v1.AdminService.KillStatus:output_type -> pact.signer.v1.KillStatusResponse
+	26, // 102: pact.signer.v1.AdminService.Resume:output_type -> pact.signer.v1.ResumeResponse
+	29, // 103: pact.signer.v1.AdminService.ListDevices:output_type -> pact.signer.v1.ListDevicesResponse
+	27, // 104: pact.signer.v1.AdminService.GetDevice:output_type -> pact.signer.v1.Device
+	27, // 105: pact.signer.v1.AdminService.InvalidateDevice:output_type -> pact.signer.v1.Device
+	34, // 106: pact.signer.v1.AdminService.CreateCredential:output_type -> pact.signer.v1.CreateCredentialResponse
+	36, // 107: pact.signer.v1.AdminService.ListCredentials:output_type -> pact.signer.v1.ListCredentialsResponse
+	34, // 108: pact.signer.v1.AdminService.RotateCredential:output_type -> pact.signer.v1.CreateCredentialResponse
+	32, // 109: pact.signer.v1.AdminService.RevokeCredential:output_type -> pact.signer.v1.Credential
+	41, // 110: pact.signer.v1.AdminService.ListAudiences:output_type -> pact.signer.v1.ListAudiencesResponse
+	39, // 111: pact.signer.v1.AdminService.SetAudience:output_type -> pact.signer.v1.Audience
+	44, // 112: pact.signer.v1.AdminService.RemoveAudience:output_type -> pact.signer.v1.RemoveAudienceResponse
+	46, // 113: pact.signer.v1.AdminService.RegisterProvider:output_type -> pact.signer.v1.RegisterProviderResponse
+	49, // 114: pact.signer.v1.AdminService.CreateEnrollmentToken:output_type -> pact.signer.v1.CreateEnrollmentTokenResponse
+	51, // 115: pact.signer.v1.AdminService.ListEnrollmentTokens:output_type -> pact.signer.v1.ListEnrollmentTokensResponse
+	47, // 116: pact.signer.v1.AdminService.RevokeEnrollmentToken:output_type -> pact.signer.v1.EnrollmentToken
+	55, // 117: pact.signer.v1.AdminService.ListAudit:output_type -> pact.signer.v1.ListAuditResponse
+	57, // 118: pact.signer.v1.AdminService.VerifyAudit:output_type -> pact.signer.v1.VerifyAuditResponse
+	59, // 119: pact.signer.v1.AdminService.GetState:output_type -> pact.signer.v1.StoreState
+	62, // 120: pact.signer.v1.AdminService.ExportState:output_type -> pact.signer.v1.ExportStateResponse
+	64, // 121: pact.signer.v1.AdminService.ImportState:output_type -> pact.signer.v1.ImportStateResponse
+	59, // 122: pact.signer.v1.AdminService.AcceptLoss:output_type -> pact.signer.v1.StoreState
+	59, // 123: pact.signer.v1.AdminService.OpenEnrolment:output_type -> pact.signer.v1.StoreState
+	94, // [94:124] is the sub-list for method output_type
+	64, // [64:94] is the sub-list for method input_type
+	64, // [64:64] is the sub-list for extension type_name
+	64, // [64:64] is the sub-list for extension extendee
+	0,  // [0:64] is the sub-list for field type_name
 }
 
 func init() { file_pact_signer_v1_admin_proto_init() }
