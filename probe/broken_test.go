@@ -8,8 +8,11 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -193,6 +196,9 @@ func TestBroken(t *testing.T) {
 				m["audiences"].(map[string]any)["https://k.example"] = probe.DefaultKilledAudience
 			})
 		}), []string{probe.CheckKilled}, "status lists it"},
+		"status says disabled": {only(statusPath, func(w http.ResponseWriter, x *exchange) bool {
+			return edit(w, x, func(m map[string]any) { m["disabled"] = true })
+		}), []string{probe.CheckSign}, "to a caller that status says is disabled"},
 		"another subject": {only(statusPath, func(w http.ResponseWriter, x *exchange) bool {
 			return edit(w, x, func(m map[string]any) { m["subject"] = "pa_another" })
 		}), []string{probe.CheckStatus}, "pa_another"},
@@ -253,6 +259,34 @@ func otherSet(t *testing.T) []byte {
 		t.Fatal(err)
 	}
 	return doc
+}
+
+// A token that was given out before is another's, or a cache's.
+func TestSameToken(t *testing.T) {
+	w := newWorld(t)
+	c := w.config()
+	var mu sync.Mutex
+	var first any
+	c.ConnectTo = w.proxy(t, only(signPath, func(out http.ResponseWriter, x *exchange) bool {
+		return edit(out, x, func(m map[string]any) {
+			mu.Lock()
+			defer mu.Unlock()
+			if first == nil {
+				first = m["token"]
+			}
+			m["token"] = first
+		})
+	}))
+	p, err := probe.New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wants(t, p.Round(t.Context()))
+	r := p.Round(t.Context())
+	wants(t, r, probe.CheckVerify)
+	if got := find(t, r, probe.CheckVerify); !strings.Contains(got.Detail, "given out before") {
+		t.Errorf("%+v", got)
+	}
 }
 
 // A signer that answers late, or not at all, fails sign alone, and is left at the
@@ -319,6 +353,7 @@ func TestTokens(t *testing.T) {
 		"lives too long":  {func(c, _ map[string]any) { c["exp"] = c["iat"].(float64) + 301 }, "token.exp"},
 		"expired":         {func(c, _ map[string]any) { c["iat"], c["exp"] = now-200, now-100 }, "token.exp"},
 		"from the future": {func(c, _ map[string]any) { c["iat"], c["exp"] = now+100, now+200 }, "token.iat"},
+		"made long ago":   {func(c, _ map[string]any) { c["iat"], c["exp"] = now-60, now+60 }, "before it was asked for"},
 		"no jti":          {func(c, _ map[string]any) { delete(c, "jti") }, "jti"},
 		"no kid":          {func(_, h map[string]any) { delete(h, "kid") }, "kid"},
 		"unknown kid":     {func(_, h map[string]any) { h["kid"] = "other" }, "key other signs and is not in the key set"},
@@ -395,9 +430,10 @@ func TestReplicas(t *testing.T) {
 		}), time.Nanosecond, []string{probe.CheckReplicas}, "serves another key set (other) than the public URL"},
 		"behind for a moment": {only(jwks.WellKnownPath, func(out http.ResponseWriter, _ *exchange) bool {
 			return asked.Add(1) < 3 && give(out, http.StatusOK, json.RawMessage(other))
-		}), time.Minute, nil, "in which a change reached everybody"},
+		}), time.Minute, nil, "agreed after "},
 		"not ready":     {only(jwks.WellKnownPath, func(out http.ResponseWriter, _ *exchange) bool { return unavailable(out) }), time.Nanosecond, []string{probe.CheckReplicas}, "503 unavailable"},
 		"other issuer":  {only(jwks.WellKnownPath, fail(http.StatusNotFound)), time.Nanosecond, []string{probe.CheckReplicas}, "404"},
+		"does not sign": {only(signPath, func(out http.ResponseWriter, _ *exchange) bool { return unavailable(out) }), time.Nanosecond, nil, "2 replicas agree"},
 		"takes replays": {only(signPath, accept), time.Nanosecond, []string{probe.CheckReplayed}, "at 127.0.0.1:"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -414,6 +450,89 @@ func TestReplicas(t *testing.T) {
 				t.Error(d)
 			}
 		})
+	}
+}
+
+// While replicas are replaced DNS names some that have ended. They count for nothing
+// once they are not named any more, and whoever is named and silent all the time does.
+func TestReplaced(t *testing.T) {
+	w := newWorld(t)
+	up, port, err := net.SplitHostPort(w.public())
+	if err != nil {
+		t.Fatal(err)
+	}
+	caller := w.credential(t)                                             // which replays nothing, so that jwks_replicas alone resolves names
+	ended := func(n int32) string { return fmt.Sprintf("127.0.1.%d", n) } // where nobody listens
+	for name, c := range map[string]struct {
+		lookup func(n int32) ([]string, error) // n is 1 the first time that jwks_replicas asks
+		settle time.Duration
+		says   string
+		fails  bool
+	}{
+		"a replica ended": {func(n int32) ([]string, error) {
+			if n > 2 {
+				return []string{up}, nil
+			}
+			return []string{up, ended(1)}, nil
+		}, time.Minute, "1 replica agrees with the public URL; agreed after", false},
+		"one after another ends": {func(n int32) ([]string, error) { return []string{ended(n), up}, nil }, time.Minute, "with the public URL; 127.0.1.", false},
+		"all are replaced":       {func(n int32) ([]string, error) { return []string{ended(n)}, nil }, time.Second, "no replica answers", true},
+		"a replica is dead":      {func(int32) ([]string, error) { return []string{up, ended(1)}, nil }, time.Second, "replica 127.0.1.1:" + port + ": no answer", true},
+		"not at once": {func(n int32) ([]string, error) {
+			if n > 1 {
+				return []string{up}, nil
+			}
+			return nil, errors.New("no such host")
+		}, time.Minute, "agreed after", false},
+		"not at all": {func(int32) ([]string, error) { return nil, errors.New("no such host") }, time.Nanosecond, "find the replicas: no such host", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			config := w.config()
+			config.Device, config.Credential = nil, caller
+			config.Replicas, config.Settle = []string{"replicas.example:" + port}, c.settle
+			var asked atomic.Int32
+			config.Lookup = func(_ context.Context, host string) ([]string, error) {
+				if host != "replicas.example" {
+					t.Error(host)
+				}
+				return c.lookup(asked.Add(1))
+			}
+			r := round(t, config)
+			got := find(t, r, probe.CheckReplicas)
+			if (got.Outcome == probe.Failed) != c.fails || !strings.Contains(got.Detail, c.says) {
+				t.Errorf("%+v", got)
+			}
+			if c.fails {
+				wants(t, r, probe.CheckReplicas)
+			}
+		})
+	}
+}
+
+// However many replicas there are, so many are asked at a time that this does no harm.
+func TestManyReplicas(t *testing.T) {
+	w := newWorld(t)
+	var now, most atomic.Int32
+	signer := w.broken(t, nil)
+	replica := httptest.NewServer(http.HandlerFunc(func(out http.ResponseWriter, r *http.Request) {
+		n := now.Add(1)
+		defer now.Add(-1)
+		for old := most.Load(); n > old && !most.CompareAndSwap(old, n); old = most.Load() {
+		}
+		signer.ServeHTTP(out, r)
+	}))
+	defer replica.Close()
+	config := w.config()
+	for range 100 {
+		config.Replicas = append(config.Replicas, hostPort(replica.URL))
+	}
+	r := round(t, config)
+	wants(t, r)
+	if got := find(t, r, probe.CheckReplicas); !strings.HasPrefix(got.Detail, "100 replicas agree") {
+		t.Errorf("%+v", got)
+	}
+	if n := most.Load(); n < 3 || n > 32 { // the key sets' and the replay's
+		t.Errorf("%d requests at the same time", n)
 	}
 }
 

@@ -27,8 +27,12 @@ const (
 // enroll makes the device known. The same key has the same subject for ever.
 func (r *round) enroll(ctx context.Context) verdict {
 	d, token := r.cfg.Device, ""
+	known := func() bool {
+		a, err := r.call(ctx, pathStatus, struct{}{})
+		return err == nil && a.status == http.StatusOK && a.isJSON()
+	}
 	if r.cfg.EnrollmentToken != nil {
-		if a, err := r.call(ctx, pathStatus, struct{}{}); err == nil && a.status == http.StatusOK {
+		if known() {
 			return leftOut("the device is known, and its enrolment token was good for once")
 		}
 		token = "Bearer " + r.cfg.EnrollmentToken.value
@@ -48,6 +52,9 @@ func (r *round) enroll(ctx context.Context) verdict {
 	switch a.status {
 	case http.StatusOK:
 	case http.StatusUnauthorized:
+		if a.refused(a.status) && known() {
+			return leftOut("the device is known, and enrolment wants a token or is closed")
+		}
 		return failed("Is enrolment closed, or does it want a token (--enrollment-token-file)? With a credential nothing enrols (--credential-file).", "enrol was answered %v%s", a, r.clockOff(a))
 	case http.StatusForbidden:
 		return failed(remedyKilled, "enrol was answered %v: the kill switch is on", a)
@@ -68,14 +75,14 @@ func (r *round) enroll(ctx context.Context) verdict {
 func (r *round) identity(call, issuer, subject string) verdict {
 	switch {
 	case issuer != r.cfg.Issuer:
-		return failed("Is the probe's issuer mistyped, or does the request reach another signer?", "%s says that the issuer is %.100q", call, issuer)
+		return failed("Is the probe's issuer mistyped, or does the request reach another signer?", "%s says that the issuer is %q", call, issuer)
 	case subject == "":
 		return failed("The signer is broken: stop it.", "%s names no subject", call)
 	case r.subject != "" && r.subject != subject:
-		return failed("A subject must never change: was the subject key lost, or is this another deployment?", "%s says that the subject is %.64s, and it was %.64s", call, subject, r.subject)
+		return failed("A subject must never change: was the subject key lost, or is this another deployment?", "%s says that the subject is %q, and it was %q", call, subject, r.subject)
 	}
 	r.subject = subject
-	return passed("subject %.64s", subject)
+	return passed("subject %s", subject)
 }
 
 // status asks who the caller is.
@@ -113,6 +120,14 @@ func (r *round) status(ctx context.Context) verdict {
 	return v
 }
 
+// disabled says whether an answer of status says so.
+func disabled(a answer) bool {
+	var got struct {
+		Disabled bool `json:"disabled"`
+	}
+	return a.read(&got) == nil && got.Disabled
+}
+
 // signRequest is the body of a sign.
 type signRequest struct {
 	Audience string `json:"audience"`
@@ -145,6 +160,12 @@ func (r *round) sign(ctx context.Context) verdict {
 	if !a.isJSON() {
 		r.unwell = "sign was not answered by the signer"
 		return failed(remedyReach, "sign was answered with content that is not JSON: is that the signer?")
+	}
+	if r.covered {
+		if a, err := r.call(ctx, pathStatus, struct{}{}); err != nil || disabled(a) {
+			return failed("Is the kill switch enforced everywhere? See pactctl kill status and pactctl fleet status.", "sign gives a token to a caller that status says is disabled")
+		}
+		r.covered = false // it was lifted meanwhile
 	}
 	r.proof, r.signed, r.apart = proof, a.body, r.clockOff(a)
 	return passed("a token for %s", r.cfg.Audience)
@@ -226,6 +247,13 @@ func (e *missingKeyError) Error() string { return "key " + e.kid + " is not in t
 
 var errNoKeySet = errors.New("the key set cannot be had")
 
+// maxTokenAge is how old a token may look that was made when it was asked for: clocks
+// may differ by 30 s, and iat has whole seconds. maxTokens is how many are remembered.
+const (
+	maxTokenAge = 31 * time.Second
+	maxTokens   = 8
+)
+
 var algorithms = []jose.SignatureAlgorithm{jose.ES256, jose.RS256}
 
 // verifies checks a signer's answer and the token in it, and returns the key's id.
@@ -235,9 +263,15 @@ func (r *round) verifies(ctx context.Context, body []byte, nonce string) (string
 	if err != nil {
 		return "", err
 	}
-	if token.KeyID == "" || token.ID == "" {
+	switch {
+	case token.KeyID == "" || token.ID == "":
 		return "", errors.New("the token has no kid or no jti")
+	case slices.Contains(r.tokens, token.ID):
+		return "", errors.New("the token is one that was given out before (jti): does a cache answer?")
+	case token.IssuedAt.Before(r.sent.Add(-maxTokenAge)):
+		return "", fmt.Errorf("the token was made more than %v before it was asked for (iat): does a cache answer?", maxTokenAge)
 	}
+	r.tokens = append(r.tokens[max(0, len(r.tokens)-maxTokens+1):], token.ID)
 	parsed, err := jwks.ParseCompact(token.Reveal(), algorithms...)
 	if err != nil {
 		return "", err

@@ -31,6 +31,7 @@ func (r *round) post(ctx context.Context, w *way, path, authorization string, bo
 	header := http.Header{"Content-Type": {"application/json"}}
 	if authorization != "" {
 		header.Set("Authorization", authorization)
+		r.secret(authorization)
 	}
 	a, err := w.do(ctx, http.MethodPost, r.cfg.Signer+path, header, content)
 	if err == nil {

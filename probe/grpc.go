@@ -68,6 +68,7 @@ func (r *round) signGRPC(ctx context.Context, t target) verdict {
 	call, cancel := context.WithTimeout(ctx, r.cfg.Timeout)
 	defer cancel()
 	nonce := rand.Text()
+	r.secret(authorization)
 	resp, err := signerv1.NewSignerServiceClient(conn).Sign(metadata.AppendToOutgoingContext(call, "authorization", authorization),
 		&signerv1.SignRequest{Audience: r.cfg.Audience, Nonce: nonce})
 	if err != nil {

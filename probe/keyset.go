@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/pactsigner/pactsigner/jwks"
 )
@@ -54,7 +55,7 @@ func (r *round) keySets(ctx context.Context) {
 	r.keep(CheckJWKS, at, time.Since(start), v)
 	compare := []comparison{}
 	if len(r.replicas) > 0 {
-		compare = append(compare, comparison{CheckReplicas, r.agree})
+		compare = append(compare, comparison{CheckReplicas, r.agreement()})
 	}
 	if r.cfg.Schedule != nil {
 		compare = append(compare, comparison{CheckSchedule, r.onSchedule})
@@ -83,7 +84,7 @@ func (r *round) settled(ctx context.Context, public []byte, compare func(context
 		took := time.Since(start).Round(time.Second)
 		switch {
 		case err == nil && took >= keySetAgain:
-			return passed("%s; agreed after %v, in which a change reached everybody", seen, took)
+			return passed("%s; agreed after %v", seen, took)
 		case err == nil:
 			return passed("%s", seen)
 		case time.Since(start) >= r.cfg.Settle || !pause(ctx, keySetAgain):
@@ -158,50 +159,91 @@ func (r *round) get(ctx context.Context, w *way, path string) (answer, error) {
 	return a, nil
 }
 
-// agree asks every replica for its key set.
-func (r *round) agree(ctx context.Context, public []byte) (string, error) {
-	var all []target
+// atOnce is how many replicas are asked at the same time.
+const atOnce = 16
+
+// everyReplica calls ask for each address that the names of the replicas have now. If
+// some names do not resolve, it does so for those of the others.
+func (r *round) everyReplica(ctx context.Context, ask func(address string, w *way)) error {
+	names, cancel := context.WithTimeout(ctx, r.cfg.Timeout)
+	defer cancel()
+	var asked errgroup.Group
+	asked.SetLimit(atOnce)
+	var unknown error
 	for _, name := range r.replicas {
-		each, err := name.each(ctx)
-		if err != nil {
+		each, err := name.each(names, r.cfg.Lookup)
+		unknown = errors.Join(unknown, err)
+		for _, t := range each {
+			asked.Go(func() error { ask(t.address, newWay(t, r.cfg.RootCAs, r.cfg.Timeout)); return nil })
+		}
+	}
+	return errors.Join(unknown, asked.Wait())
+}
+
+// agreement compares the key sets of all replicas each time that it is called. DNS
+// names a replica that has ended for a while, and while replicas are replaced it is
+// another one every time. So one without an answer fails only if it is still named,
+// and has had none since the first time.
+func (r *round) agreement() func(ctx context.Context, public []byte) (string, error) {
+	var down map[string]bool // by address; nil until the first time
+	return func(ctx context.Context, public []byte) (string, error) {
+		type served struct {
+			address  string
+			set      jwks.Set
+			document []byte
+			err      error
+		}
+		var mu sync.Mutex
+		var all []served
+		if err := r.everyReplica(ctx, func(address string, w *way) {
+			set, document, err := r.fetchSet(ctx, w)
+			mu.Lock()
+			defer mu.Unlock()
+			all = append(all, served{address, set, document, err})
+		}); err != nil {
 			return "", err
 		}
-		all = append(all, each...)
-	}
-	type served struct {
-		document []byte
-		set      jwks.Set
-		err      error
-	}
-	got := make([]served, len(all))
-	var asked sync.WaitGroup
-	for i, t := range all {
-		asked.Go(func() {
-			got[i].set, got[i].document, got[i].err = r.fetchSet(ctx, newWay(t, r.cfg.RootCAs, r.cfg.Timeout))
-		})
-	}
-	asked.Wait()
-	reference, whose := public, "the public URL"
-	for i, s := range got {
-		switch {
-		case s.err != nil:
-			return "", fmt.Errorf("replica %s: %w", all[i].address, s.err)
-		case s.document == nil:
-			return "", fmt.Errorf("replica %s: %w", all[i].address, errCached)
-		case reference == nil:
-			reference, whose = s.document, "replica "+all[i].address
-		case !bytes.Equal(s.document, reference):
-			return "", fmt.Errorf("replica %s serves another key set (%s) than %s (%s)", all[i].address, kids(s.document), whose, kids(reference))
+		slices.SortFunc(all, func(a, b served) int { return strings.Compare(a.address, b.address) })
+		still := map[string]bool{}
+		for _, s := range all {
+			still[s.address] = s.err != nil && (down == nil || down[s.address])
 		}
-		if _, ok := keyOf(s.set, r.kid); !ok {
-			return "", fmt.Errorf("key %s signs and is not in the key set of replica %s", r.kid, all[i].address)
+		down = still
+		var ended string // the last of those that do not answer any more
+		reference, whose, agree := public, "the public URL", 0
+		for _, s := range all {
+			switch {
+			case s.err != nil && !down[s.address]:
+				ended = s.address
+				continue
+			case s.err != nil:
+				return "", fmt.Errorf("replica %s: %w", s.address, s.err)
+			case s.document == nil:
+				return "", fmt.Errorf("replica %s: %w", s.address, errCached)
+			case reference == nil:
+				reference, whose = s.document, "replica "+s.address
+			case !bytes.Equal(s.document, reference):
+				return "", fmt.Errorf("replica %s serves another key set (%s) than %s (%s)", s.address, kids(s.document), whose, kids(reference))
+			}
+			if _, ok := keyOf(s.set, r.kid); !ok {
+				return "", fmt.Errorf("key %s signs and is not in the key set of replica %s", r.kid, s.address)
+			}
+			agree++
 		}
+		if agree == 0 {
+			return "", errors.New("no replica answers")
+		}
+		seen := fmt.Sprintf("%d %s", agree, plural(agree, "replica agrees", "replicas agree"))
+		if public == nil {
+			seen += "; the public URL was not compared, for a cache or nobody answers there"
+		} else {
+			seen += " with the public URL"
+		}
+		if ended != "" {
+			seen += fmt.Sprintf("; %s has just stopped answering", ended)
+		}
+		return seen, nil
 	}
-	seen := fmt.Sprintf("%d %s", len(all), plural(len(all), "replica agrees", "replicas agree"))
-	if public == nil {
-		return seen + "; the public URL was not compared, for a cache or nobody answers there", nil
-	}
-	return seen + " with the public URL", nil
 }
 
 // keyOf finds a key by its id. Any will do for no id.

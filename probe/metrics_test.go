@@ -2,8 +2,14 @@ package probe_test
 
 import (
 	"context"
+	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -83,6 +89,53 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
+// docs/metrics.md has exactly these metrics, with their kinds and labels, and names the
+// checks.
+func TestPage(t *testing.T) {
+	page, err := os.ReadFile("../docs/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(page), "## Metrics of a probe\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	m := probe.NewMetrics("https://pa.example.com", time.Hour)
+	m.Observe(probe.Report{Checks: []probe.Result{{Check: probe.CheckSign, Outcome: probe.Passed}}})
+	w := httptest.NewRecorder()
+	m.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(w.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := map[string]string{} // kind and labels
+	for name, f := range families {
+		var labels []string
+		for _, l := range f.Metric[0].Label {
+			labels = append(labels, l.GetName())
+		}
+		slices.Sort(labels)
+		served[name] = fmt.Sprint(strings.ToLower(f.GetType().String()), labels)
+	}
+	documented := map[string]string{}
+	for _, row := range regexp.MustCompile("(?m)^\\| `(\\w+)` \\| (\\w+) \\| (.*?)(?: \\(.*?\\))? \\| ").FindAllStringSubmatch(section, -1) {
+		labels := strings.Split(strings.ReplaceAll(row[3], "`", ""), ", ")
+		slices.Sort(labels)
+		documented[row[1]] = fmt.Sprint(row[2], labels)
+	}
+	if !maps.Equal(documented, served) {
+		t.Errorf("documented: %v\nserved: %v", documented, served)
+	}
+	_, list, _ := strings.Cut(section, "checks are ")
+	list, _, _ = strings.Cut(list, ".\n")
+	var checks []string
+	for _, name := range regexp.MustCompile("`(\\w+)`").FindAllStringSubmatch(list, -1) {
+		checks = append(checks, name[1])
+	}
+	if !slices.Equal(checks, probe.Checks()) {
+		t.Errorf("documented: %q", checks)
+	}
+}
+
 // The process is live as long as rounds end.
 func TestLivez(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -153,7 +206,8 @@ func TestNothingStays(t *testing.T) {
 		goleak.IgnoreAnyFunction("google.golang.org/grpc.(*Server).handleRawConn.func1"))
 }
 
-// The wait between rounds, on a clock that jumps: from nine to eleven tenths.
+// The wait between rounds, on a clock that jumps: from nine to eleven tenths, and of a
+// minute if they fail.
 func TestJitter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, err := probe.New(probe.Config{Issuer: "http://127.0.0.1:1", Credential: probe.NewCredential("x"), ConnectTo: "127.0.0.1:1"})
@@ -163,7 +217,7 @@ func TestJitter(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		var at []time.Time
-		p.Loop(ctx, time.Minute, func(probe.Report) {
+		p.Loop(ctx, time.Hour, func(probe.Report) {
 			if at = append(at, time.Now()); len(at) == 20 {
 				cancel()
 			}

@@ -9,14 +9,15 @@
 // What it leaves behind: a device, if it enrols one, which is always the same as
 // long as its key is kept; an entry in the audit log for some of the refusals, see
 // [Config.AuditedEvery]; nothing else. It registers no audience and throws no
-// switch: an operator does that once. No report holds a token, an assertion, a
-// nonce or a credential.
+// switch: an operator does that once. No report holds a token, an assertion or a
+// credential, also if what answers sends it back.
 package probe
 
 import (
 	"context"
 	"crypto/x509"
 	"fmt"
+	"net"
 	"net/url"
 	"strings"
 	"time"
@@ -83,8 +84,10 @@ type Config struct {
 	// its audit log. Between, what they were stands; after a failure they are asked for
 	// in every round. Default: DefaultAuditedEvery.
 	AuditedEvery time.Duration
-	// Now is the clock. Default: time.Now.
-	Now func() time.Time
+	// Now is the clock, Lookup resolves the names of replicas to addresses. Default:
+	// time.Now, net.DefaultResolver.LookupHost.
+	Now    func() time.Time
+	Lookup func(ctx context.Context, host string) ([]string, error)
 }
 
 // Probe is one caller of one issuer. Its methods must not be called at the same
@@ -95,6 +98,7 @@ type Probe struct {
 	replicas []target
 	grpc     []target          // at most one
 	subject  string            // that the first round was told
+	tokens   []string          // the last of them, by jti
 	last     map[string]Result // by check
 }
 
@@ -143,6 +147,9 @@ func New(cfg Config) (*Probe, error) {
 	}
 	if cfg.Now == nil {
 		cfg.Now = time.Now
+	}
+	if cfg.Lookup == nil {
+		cfg.Lookup = net.DefaultResolver.LookupHost
 	}
 	p := &Probe{cfg: cfg, last: map[string]Result{}}
 	to, err := targets("ConnectTo", cfg.ConnectTo)

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -80,11 +81,58 @@ func TestEnrolmentToken(t *testing.T) {
 	wants(t, round(t, c), probe.CheckEnroll, probe.CheckStatus)
 	c.EnrollmentToken = probe.NewCredential(w.operate(t, "POST", "/v1/enrollment-tokens", map[string]any{})["token"].(string))
 	wants(t, round(t, c))
-	c.EnrollmentToken = probe.NewCredential("pact_enroll_that_expired_long_ago")
-	r := round(t, c)
-	wants(t, r)
-	if got := find(t, r, probe.CheckEnroll); got.Outcome != probe.LeftOut {
-		t.Errorf("%+v", got)
+	for _, later := range []*probe.Credential{c.EnrollmentToken, nil, probe.NewCredential("pact_enroll_that_expired_long_ago")} {
+		c.EnrollmentToken = later
+		r := round(t, c)
+		wants(t, r)
+		if got := find(t, r, probe.CheckEnroll); got.Outcome != probe.LeftOut || !strings.HasPrefix(got.Detail, "the device is known") {
+			t.Errorf("%+v", got)
+		}
+	}
+	// A refusal in somebody else's words is one all the same.
+	c.EnrollmentToken = nil
+	c.ConnectTo = w.proxy(t, only(enrollPath, fail(http.StatusUnauthorized)))
+	wants(t, round(t, c), probe.CheckEnroll)
+}
+
+// What was sent stands in no report, also if what answers sends it back.
+func TestEcho(t *testing.T) {
+	w := newWorld(t)
+	c := w.config()
+	c.EnrollmentToken = probe.NewCredential("pact_enroll_" + strings.Repeat("SECRET", 20))
+	var mu sync.Mutex
+	var sent []string
+	c.ConnectTo = w.proxy(t, func(out http.ResponseWriter, x *exchange) bool {
+		said := map[string]any{"issuer": x.Header.Get("Authorization"), "subject": x.Header.Get("Authorization") + strings.Repeat("x", 5000)}
+		mu.Lock()
+		defer mu.Unlock()
+		if _, authorization, ok := strings.Cut(x.Header.Get("Authorization"), " "); ok {
+			sent = append(sent, authorization)
+		}
+		if x.URL.Path == statusPath && len(sent) > 1 {
+			said["issuer"] = w.issuer
+		}
+		return give(out, http.StatusOK, said)
+	})
+	for _, credential := range []*probe.Credential{nil, probe.NewCredential("pact_" + strings.Repeat("SECRET", 10))} {
+		if credential != nil {
+			c.Device, c.EnrollmentToken, c.Credential = nil, nil, credential
+		}
+		r := round(t, c)
+		said := fmt.Sprintf("%+v", r)
+		if !strings.Contains(said, "[redacted]") {
+			t.Error(said)
+		}
+		for _, c := range r.Checks {
+			if len(c.Detail) > 2000 {
+				t.Errorf("%s: %d bytes", c.Check, len(c.Detail))
+			}
+		}
+		for _, s := range sent {
+			if strings.Contains(said, s) || strings.Contains(said, "SECRET") {
+				t.Errorf("%q stands in %s", s, said)
+			}
+		}
 	}
 }
 

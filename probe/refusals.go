@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -128,18 +129,19 @@ func (r *round) replayed(ctx context.Context) verdict {
 	if v.outcome != Passed {
 		return v
 	}
-	for _, name := range r.replicas {
-		each, _ := name.each(ctx) // what does not resolve is told by jwks_replicas, and so is who does not answer
-		for _, t := range each {
-			a, err := r.post(ctx, newWay(t, r.cfg.RootCAs, r.cfg.Timeout), pathSign, r.proof, r.request)
-			if err != nil || a.refused(http.StatusServiceUnavailable) {
-				continue
-			}
-			if v := must(401, a, err, "a used assertion, at "+t.address+","); v.outcome != Passed {
-				return v
-			}
+	var mu sync.Mutex
+	// What does not resolve is told by jwks_replicas, and so is who does not answer.
+	_ = r.everyReplica(ctx, func(address string, w *way) {
+		a, err := r.post(ctx, w, pathSign, r.proof, r.request)
+		if err != nil || a.refused(http.StatusServiceUnavailable) {
+			return
 		}
-	}
+		if one := must(401, a, err, "a used assertion, at "+address+","); one.outcome != Passed {
+			mu.Lock()
+			defer mu.Unlock()
+			v = one
+		}
+	})
 	return v
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -35,6 +36,7 @@ type round struct {
 
 	mu      sync.Mutex
 	results []Result
+	secrets []string // that were sent
 
 	// What the first checks learn, for those after them.
 	unknown string   // why the caller's calls are of no use; empty: they are of use
@@ -106,8 +108,32 @@ func (r *round) timed(name string, run func() verdict) {
 	r.keep(name, at, took, v)
 }
 
+// maxDetail bounds what is said of a check. What two key sets hold fits in.
+const maxDetail = 1500
+
+// keep keeps a result. What answered may be anybody and have sent back what it was
+// asked, or more than anybody reads.
 func (r *round) keep(name string, at time.Time, took time.Duration, v verdict) {
+	r.mu.Lock()
+	for _, s := range r.secrets {
+		v.detail = strings.ReplaceAll(v.detail, s, "[redacted]")
+	}
+	r.mu.Unlock()
+	if len(v.detail) > maxDetail {
+		v.detail = strings.ToValidUTF8(v.detail[:maxDetail], "") + "…"
+	}
 	r.add(Result{name, v.outcome, at, took, v.detail, v.remedy})
+}
+
+// secret notes an authorization that is sent and is not to be repeated.
+func (r *round) secret(authorization string) {
+	_, s, _ := strings.Cut(authorization, " ")
+	if len(s) < 8 { // no secret, and may be part of a word
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.secrets = append(r.secrets, s)
 }
 
 func (r *round) add(c Result) {

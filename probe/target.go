@@ -47,7 +47,7 @@ func parseTarget(s string) (target, error) {
 }
 
 // each is the target once for every address of its name.
-func (t target) each(ctx context.Context) ([]target, error) {
+func (t target) each(ctx context.Context, lookup func(context.Context, string) ([]string, error)) ([]target, error) {
 	host, port, err := net.SplitHostPort(t.address)
 	if err != nil {
 		return nil, err
@@ -55,7 +55,7 @@ func (t target) each(ctx context.Context) ([]target, error) {
 	if net.ParseIP(host) != nil {
 		return []target{t}, nil
 	}
-	addresses, err := net.DefaultResolver.LookupHost(ctx, host)
+	addresses, err := lookup(ctx, host)
 	if err != nil {
 		return nil, fmt.Errorf("find the replicas: %w", err)
 	}

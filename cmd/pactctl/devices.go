@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -46,20 +47,32 @@ func newDevicesListCmd(a *app, t *target) *cobra.Command {
 						break
 					}
 				}
-				return a.print(messageJSON(all), func(p *printer) { printDevices(p, all.Devices) })
+				kills, err := s.KillStatus(ctx, &signerv1.KillStatusRequest{})
+				if err != nil {
+					return err
+				}
+				return a.print(messageJSON(all), func(p *printer) { printDevices(p, all.Devices, kills.Entries) })
 			})
 		},
 	}
 }
 
-func printDevices(p *printer, devices []*signerv1.Device) {
+// printDevices writes devices; kills are the entries in force.
+func printDevices(p *printer, devices []*signerv1.Device, kills []*signerv1.KillEntry) {
 	if len(devices) == 0 {
 		p.line("No devices.")
 		return
 	}
 	var rows [][]string
 	for _, d := range devices {
-		rows = append(rows, []string{d.Thumbprint, d.State, or(p.ago(when(d.EnrolledAt)), "never"), or(p.ago(when(d.LastSignedAt)), "never")})
+		state := d.State
+		if d.State == "active" && slices.ContainsFunc(kills, func(e *signerv1.KillEntry) bool {
+			s := e.GetScope()
+			return s.GetIssuer() == d.Issuer && (s.GetKind() == "device" && s.Value == d.Thumbprint || s.GetKind() == "subject" && s.Value == d.Subject)
+		}) {
+			state = "stopped" // by the kill switch
+		}
+		rows = append(rows, []string{d.Thumbprint, state, or(p.ago(when(d.EnrolledAt)), "never"), or(p.ago(when(d.LastSignedAt)), "never")})
 	}
 	p.table([]string{"THUMBPRINT", "STATE", "ENROLLED", "LAST SIGNED"}, rows)
 }

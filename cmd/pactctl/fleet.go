@@ -60,6 +60,7 @@ func printFleet(p *printer, f *signerv1.FleetStatusResponse, activity *signerv1.
 			{"signer", i.SignerUrl},
 			{"signs", fmt.Sprintf("%s with %s", i.Algorithm, or(i.SigningKid, "no key yet"))},
 			{"next key", next},
+			{"schedule", scheduleOf(f, i)},
 			{"tokens", fmt.Sprintf("live %gs", i.TokenTtl.AsDuration().Seconds())},
 			{"enrolment", i.Enrolment},
 			{"holds", fmt.Sprintf("%s, %s, %s", plural(i.Devices, "device"), plural(i.Credentials, "credential"), plural(i.Audiences, "audience"))},
@@ -84,16 +85,36 @@ func printFleet(p *printer, f *signerv1.FleetStatusResponse, activity *signerv1.
 	} else {
 		p.table([]string{"REPLICA", "VERSION", "EPOCH", "SEEN", "PERMIT", "CLOCK", "READY"}, rows)
 	}
+	for _, lost := range gone(f, activity) {
+		p.say(0, "Gone without a word: %s.", lost)
+	}
 	printActivity(p, activity)
 	p.line("")
-	if len(f.Kills) == 0 {
+	stops, standing := withoutProbe(f.Kills)
+	if len(stops) == 0 {
 		p.line("Nothing is stopped.")
-		return
+	} else {
+		p.line("Stopped:")
 	}
-	p.line("Stopped:")
-	for _, e := range f.Kills {
+	for _, e := range stops {
 		printKillEntry(p, e)
 	}
+	printStanding(p, standing)
+}
+
+// scheduleOf is the revision of an issuer's key schedule, and who is behind it.
+func scheduleOf(f *signerv1.FleetStatusResponse, i *signerv1.IssuerStatus) string {
+	newest := i.ScheduleRevision
+	for _, r := range f.Replicas {
+		newest = max(newest, r.Revisions[i.Issuer])
+	}
+	text := fmt.Sprintf("revision %d", newest)
+	for _, r := range f.Replicas {
+		if has := r.Revisions[i.Issuer]; has < newest {
+			text += fmt.Sprintf(", %s is behind at %d", r.Id, has)
+		}
+	}
+	return text
 }
 
 // permitLeft is how long a replica may sign without asking the store again.

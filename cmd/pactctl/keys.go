@@ -56,7 +56,11 @@ func printKeys(p *printer, keys []*signerv1.Key) {
 			continue
 		}
 		p.line("      published  %s", p.plan(k.PublishAt))
-		p.line("      signs      %s", p.plan(k.SignAt))
+		wait := ""
+		if k.State == "published" && len(k.ServedBy) < int(k.Replicas) {
+			wait = ", once all serve it"
+		}
+		p.line("      signs      %s%s", p.plan(k.SignAt), wait)
 		p.line("      retires    %s", p.plan(k.RetireAt))
 		p.line("      removed    %s", p.plan(k.RemoveAt))
 	}

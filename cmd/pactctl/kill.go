@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	signerv1 "github.com/pactsigner/pactsigner/proto/pact/signer/v1"
+	"github.com/pactsigner/pactsigner/signer"
 )
 
 // scopeFlags say what a kill stops and what a resume lifts.
@@ -131,9 +132,9 @@ does nothing and ends with exit code 3.`,
 
 // kill asks, throws the switch and waits for the barrier.
 func kill(ctx context.Context, a *app, s *operator, req *signerv1.KillRequest) error {
-	question := fmt.Sprintf("Stop %s?", scopeWords(req.Scope))
+	question := fmt.Sprintf("Stop %s at %s?", scopeWords(req.Scope), s.server)
 	if req.WithdrawKeys {
-		question = fmt.Sprintf("Stop %s, and revoke its signing keys for good?", scopeWords(req.Scope))
+		question = fmt.Sprintf("Stop %s at %s, and revoke its signing keys for good?", scopeWords(req.Scope), s.server)
 	}
 	if err := a.confirm(ctx, question); err != nil {
 		return err
@@ -145,7 +146,7 @@ func kill(ctx context.Context, a *app, s *operator, req *signerv1.KillRequest) e
 	text := a.output != "json"
 	if text {
 		p := a.printer(a.stdout)
-		printThrown(p, resp)
+		printThrown(p, resp, s.server)
 		if p.err != nil {
 			return p.err
 		}
@@ -163,8 +164,8 @@ func kill(ctx context.Context, a *app, s *operator, req *signerv1.KillRequest) e
 
 // printThrown writes the beginning of a kill: what the signer has to say of it is said
 // before the wait, for some of it is over when that ends.
-func printThrown(p *printer, resp *signerv1.KillResponse) {
-	p.say(0, "Switch %s is thrown: %s, epoch %d.", resp.Entry.Id, scopeWords(resp.Entry.Scope), resp.Entry.Epoch)
+func printThrown(p *printer, resp *signerv1.KillResponse, server string) {
+	p.say(0, "Switch %s is thrown at %s: %s, epoch %d.", resp.Entry.Id, server, scopeWords(resp.Entry.Scope), resp.Entry.Epoch)
 	for _, n := range resp.Notes {
 		p.paragraph(n, 0)
 	}
@@ -335,6 +336,7 @@ func printKillStatus(p *printer, resp *signerv1.KillStatusResponse) {
 			live = append(live, e)
 		}
 	}
+	live, standing := withoutProbe(live)
 	if len(live) == 0 {
 		p.line("Nothing is stopped (epoch %d).", resp.Epoch)
 	} else {
@@ -343,6 +345,7 @@ func printKillStatus(p *printer, resp *signerv1.KillStatusResponse) {
 	for _, e := range live {
 		printKillEntry(p, e)
 	}
+	printStanding(p, standing)
 	if len(past) > 0 {
 		p.line("")
 		p.line("Lifted:")
@@ -352,6 +355,27 @@ func printKillStatus(p *printer, resp *signerv1.KillStatusResponse) {
 		r := lifted[e.Id]
 		p.say(6, "lifted by %s, %s, epoch %d", r.Actor, p.at(when(r.Time)), r.Epoch)
 		p.paragraph(r.Reason, 6)
+	}
+}
+
+// withoutProbe parts what is stopped from the probe's standing kill, which stops nobody
+// and is in force when all is well.
+func withoutProbe(entries []*signerv1.KillEntry) (stops, standing []*signerv1.KillEntry) {
+	for _, e := range entries {
+		if signer.OfProbe(e) {
+			standing = append(standing, e)
+		} else {
+			stops = append(stops, e)
+		}
+	}
+	return stops, standing
+}
+
+// printStanding writes the probe's kills, if there are some.
+func printStanding(p *printer, standing []*signerv1.KillEntry) {
+	for _, e := range standing {
+		p.line("")
+		p.say(0, "For pactctl probe, and nobody else, %s is killed (%s).", scopeWords(e.Scope), e.Id)
 	}
 }
 

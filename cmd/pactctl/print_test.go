@@ -16,7 +16,9 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/pactsigner/pactsigner/agent"
+	"github.com/pactsigner/pactsigner/probe"
 	signerv1 "github.com/pactsigner/pactsigner/proto/pact/signer/v1"
+	"github.com/pactsigner/pactsigner/signer"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -46,6 +48,9 @@ func TestGolden(t *testing.T) {
 	all := &signerv1.KillEntry{
 		Id: "a2b3c4d5e6f7g8h9", Scope: &signerv1.Scope{Kind: "all"}, Reason: "drill", Actor: "ops@example.com", Time: ts(-3 * day), Epoch: 5,
 	}
+	standing := &signerv1.KillEntry{
+		Id: "p2b3c4d5e6f7g8h9", Scope: &signerv1.Scope{Kind: "audience", Value: probe.DefaultKilledAudience, Issuer: testIssuer}, Reason: signer.ProbeReason,
+	}
 	plan := &signerv1.RotateKeyResponse{
 		Issuer: testIssuer, Algorithm: "RS256", Kid: testKid, Revision: 4,
 		Timeline: []*signerv1.TimelineEvent{
@@ -61,6 +66,7 @@ func TestGolden(t *testing.T) {
 			printKeys(p, []*signerv1.Key{
 				{Issuer: testIssuer, Kid: testDevice, Algorithm: "ES256", State: "retiring", PublishAt: ts(-31 * day), SignAt: ts(-30 * day), RetireAt: ts(-10 * time.Minute), RemoveAt: ts(50 * time.Minute), ServedBy: []string{"a", "b"}, Replicas: 3},
 				{Issuer: testIssuer, Kid: testKid, Algorithm: "ES256", State: "signing", PublishAt: ts(-70 * time.Minute), SignAt: ts(-10 * time.Minute), RetireAt: ts(30 * day), RemoveAt: ts(30*day + time.Hour), ServedBy: []string{"a", "b", "c"}, Replicas: 3},
+				{Issuer: testIssuer, Kid: "next-kid", Algorithm: "ES256", State: "published", PublishAt: ts(-time.Minute), SignAt: ts(time.Minute), ServedBy: []string{"a"}, Replicas: 3},
 				{Issuer: "https://other.example.com", Kid: testKid, Algorithm: "RS256", State: "revoked", PublishAt: ts(-3 * day), SignAt: ts(-2 * day), RevokedAt: ts(-time.Minute), RemoveAt: ts(day), Replicas: 3},
 				{Issuer: "https://other.example.com", Kid: testDevice, Algorithm: "RS256", State: "revoked", PublishAt: ts(-time.Hour), SignAt: ts(time.Hour), RevokedAt: ts(-time.Minute), Replicas: 3},
 			})
@@ -68,6 +74,9 @@ func TestGolden(t *testing.T) {
 		"rotate": func(p *printer) { printPlan(p, plan) },
 		"kill-status": func(p *printer) {
 			printKillStatus(p, &signerv1.KillStatusResponse{Epoch: 7, Entries: []*signerv1.KillEntry{entry}})
+		},
+		"kill-standing": func(p *printer) {
+			printKillStatus(p, &signerv1.KillStatusResponse{Epoch: 7, Entries: []*signerv1.KillEntry{standing}})
 		},
 		"kill-history": func(p *printer) {
 			printKillStatus(p, &signerv1.KillStatusResponse{
@@ -79,7 +88,7 @@ func TestGolden(t *testing.T) {
 			printThrown(p, &signerv1.KillResponse{
 				Entry: all,
 				Notes: []string{"No device " + testDevice + " is known to issuer " + longIssuer + ": is it mistyped?"},
-			})
+			}, "https://signer.example.com:8789")
 		},
 		"kill-effective": func(p *printer) {
 			printKilled(p, &signerv1.KillResponse{
@@ -100,9 +109,9 @@ func TestGolden(t *testing.T) {
 		},
 		"devices": func(p *printer) {
 			printDevices(p, []*signerv1.Device{
-				{Thumbprint: testDevice, State: "active", EnrolledAt: ts(-3 * day), LastSignedAt: ts(-time.Minute)},
-				{Thumbprint: testKid, State: "invalidated", InvalidatedAt: ts(-time.Hour)},
-			})
+				{Issuer: testIssuer, Thumbprint: testDevice, State: "active", EnrolledAt: ts(-3 * day), LastSignedAt: ts(-time.Minute)},
+				{Issuer: longIssuer, Thumbprint: testKid, State: "invalidated", InvalidatedAt: ts(-time.Hour)},
+			}, []*signerv1.KillEntry{entry})
 		},
 		"device": func(p *printer) {
 			printDevice(p, &signerv1.Device{Issuer: testIssuer, Thumbprint: testDevice, Subject: "pa_mfzwizltoq2dimrtgq3tqobzgaytemzu", State: "invalidated", EnrolledAt: ts(-3 * day), InvalidatedAt: ts(-time.Hour), Reason: "lost phone"})
@@ -149,14 +158,14 @@ func TestGolden(t *testing.T) {
 			printFleet(p, &signerv1.FleetStatusResponse{
 				Version: "1.0.0", Replica: "pact-signer-0", Epoch: 7, Time: ts(0),
 				Issuers: []*signerv1.IssuerStatus{
-					{Issuer: testIssuer, Algorithm: "ES256", TokenTtl: durationpb.New(2 * time.Minute), Enrolment: "token", SigningKid: testKid, NextSignAt: ts(20 * day), Devices: 1, Credentials: 3, Audiences: 2, Ready: true, SignerUrl: testIssuer},
+					{Issuer: testIssuer, Algorithm: "ES256", TokenTtl: durationpb.New(2 * time.Minute), Enrolment: "token", SigningKid: testKid, NextSignAt: ts(20 * day), ScheduleRevision: 5, Devices: 1, Credentials: 3, Audiences: 2, Ready: true, SignerUrl: testIssuer},
 					{Issuer: "https://other.example.com", Algorithm: "ES256", TokenTtl: durationpb.New(5 * time.Minute), Enrolment: "closed", Why: "the key schedule is older than 60s", SignerUrl: "https://sign.other.example.com"},
 				},
 				Replicas: []*signerv1.Replica{
-					{Id: "pact-signer-0", Version: "1.0.0", Epoch: 7, Seen: ts(-time.Second), PermitUntil: ts(2 * time.Second), ClockOffset: durationpb.New(12 * time.Millisecond), Ready: true},
-					{Id: "pact-signer-1", Version: "1.0.0", Epoch: 6, Seen: ts(-5 * time.Second), PermitUntil: ts(-2 * time.Second), ClockOffset: durationpb.New(-3 * time.Millisecond)},
+					{Id: "pact-signer-0", Version: "1.0.0", Epoch: 7, Seen: ts(-time.Second), PermitUntil: ts(2 * time.Second), ClockOffset: durationpb.New(12 * time.Millisecond), Ready: true, Revisions: map[string]uint64{testIssuer: 5}},
+					{Id: "pact-signer-1", Version: "1.0.0", Epoch: 6, Seen: ts(-5 * time.Second), PermitUntil: ts(-2 * time.Second), ClockOffset: durationpb.New(-3 * time.Millisecond), Revisions: map[string]uint64{testIssuer: 4}},
 				},
-				Kills: []*signerv1.KillEntry{entry},
+				Kills: []*signerv1.KillEntry{standing, entry},
 			}, topPicture().activity)
 		},
 		"registration": func(p *printer) {

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	signerv1 "github.com/pactsigner/pactsigner/proto/pact/signer/v1"
+	"github.com/pactsigner/pactsigner/signer"
 )
 
 // The origins that the probe's audiences are registered for. Nobody can have them
@@ -16,9 +17,6 @@ const (
 	probeOrigin       = "https://probe.invalid"
 	probeKilledOrigin = "https://killed.probe.invalid"
 )
-
-// probeReason is why the probe's kill stands.
-const probeReason = "pactctl probe: proves that a killed audience is refused"
 
 // probeSetup is what a probe needs of a signer.
 type probeSetup struct {
@@ -43,10 +41,12 @@ func newProbeSetupCmd(a *app, t *target) *cobra.Command {
 		Long: `Register two audiences of nobody's and throw a kill switch for good on one of
 them, so that a probe can prove what works and what is refused without changing
 anything. Needs an admin token of role admin. Repeating it makes what is
-missing: after "resume --all", which lifts this kill too, say it again.
+missing.
 
-The standing kill is listed by kill status and fleet status, and the audience
-that is not killed by every caller's status, as that of https://probe.invalid.
+The standing kill is listed apart by kill status and fleet status, and stays
+when resume --all lifts everything else; resume --audience lifts it. The
+audience that is not killed is listed by every caller's status, as that of
+https://probe.invalid.
 
 --remove lifts the kill and forgets both.`,
 		Example: `  pactctl probe setup --issuer https://pa.example.com --dry-run
@@ -158,7 +158,7 @@ func (s *probeSetup) make(ctx context.Context, o *operator) error {
 		return s.step(name, "nothing", nil)
 	}
 	return s.step(name, "thrown", func() error {
-		resp, err := o.Kill(ctx, &signerv1.KillRequest{Scope: &signerv1.Scope{Kind: "audience", Value: s.killed, Issuer: o.issuer}, Reason: probeReason})
+		resp, err := o.Kill(ctx, &signerv1.KillRequest{Scope: &signerv1.Scope{Kind: "audience", Value: s.killed, Issuer: o.issuer}, Reason: signer.ProbeReason})
 		if err == nil {
 			_, _, err = waitKill(ctx, s.app, o, resp.Entry.Epoch, false)
 		}

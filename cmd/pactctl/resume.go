@@ -25,10 +25,11 @@ func newResumeCmd(a *app) *cobra.Command {
 only those are lifted: one that somebody adds meanwhile makes the command fail,
 and nothing changes. It asks first; in a script, say --yes.
 
---all lifts every entry, whatever its scope: also that of a stolen device. To
-lift one scope give its own flag, as the entry has it; an entry for everything
-goes only with all others. What must stay stopped for good is ended otherwise:
-see pactctl devices invalidate and pactctl credentials revoke.`,
+--all lifts every entry, whatever its scope: also that of a stolen device, but
+not the standing one of pactctl probe setup, which stops nobody. To lift one
+scope give its own flag, as the entry has it; an entry for everything goes only
+with all others. What must stay stopped for good is ended otherwise: see pactctl
+devices invalidate and pactctl credentials revoke.`,
 		Example: `  pactctl kill status                         # the entries and their scopes
   pactctl resume --device THUMBPRINT --reason "phone found"
   pactctl resume --issuer URL --reason "incident 11 is over"
@@ -67,6 +68,10 @@ func resume(ctx context.Context, a *app, s *operator, req *signerv1.ResumeReques
 			req.EntryIds = append(req.EntryIds, e.Id)
 		}
 	}
+	var standing []*signerv1.KillEntry
+	if req.Scope.Kind == "all" {
+		held, standing = withoutProbe(held)
+	}
 	if len(held) == 0 {
 		return fmt.Errorf("nothing is stopped for %s: see pactctl kill status", scopeWords(req.Scope))
 	}
@@ -75,7 +80,7 @@ func resume(ctx context.Context, a *app, s *operator, req *signerv1.ResumeReques
 		printKillEntry(p, e)
 	}
 	p.line("")
-	if err := a.confirm(ctx, resumeQuestion(req.Scope, held)); err != nil {
+	if err := a.confirm(ctx, resumeQuestion(req.Scope, held, s.server)); err != nil {
 		return err
 	}
 	resp, err := s.Resume(ctx, req)
@@ -86,23 +91,32 @@ func resume(ctx context.Context, a *app, s *operator, req *signerv1.ResumeReques
 		}
 		return err
 	}
+	// Everything can only be lifted with all entries, the probe's too.
+	for _, e := range standing {
+		if _, err := s.Kill(ctx, &signerv1.KillRequest{Scope: e.Scope, Reason: e.Reason}); err != nil {
+			return fmt.Errorf("all is lifted, but the kill that pactctl probe needs is not thrown again: see pactctl kill status, and say pactctl probe setup: %w", err)
+		}
+	}
 	return a.print(messageJSON(resp), func(p *printer) {
 		p.say(0, "Lifted %s, epoch %d.", strings.Join(resp.EntryIds, ", "), resp.Epoch)
+		for _, e := range standing {
+			p.say(0, "%s is killed again, for pactctl probe.", scopeWords(e.Scope))
+		}
 	})
 }
 
 // resumeQuestion asks about entries, and names those whose own scope is narrower than
 // the one that was asked for.
-func resumeQuestion(scope *signerv1.Scope, held []*signerv1.KillEntry) string {
+func resumeQuestion(scope *signerv1.Scope, held []*signerv1.KillEntry, server string) string {
 	var also []string
 	for _, e := range held {
 		if e.Scope.GetKind() != scope.Kind {
 			also = append(also, fmt.Sprintf("%s %s (%s)", e.Scope.GetKind(), e.Scope.GetValue(), e.Id))
 		}
 	}
-	question := "Lift this entry?"
+	question := fmt.Sprintf("Lift this entry at %s?", server)
 	if len(held) > 1 {
-		question = fmt.Sprintf("Lift these %d entries?", len(held))
+		question = fmt.Sprintf("Lift these %d entries at %s?", len(held), server)
 	}
 	if len(also) > 0 {
 		question = fmt.Sprintf("This also lifts the stop of %s. %s", strings.Join(also, ", "), question)

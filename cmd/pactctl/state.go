@@ -356,8 +356,12 @@ func importState(ctx context.Context, a *app, s *operator, in io.Reader, content
 		return fmt.Errorf("the file was changed while it was sent: it had SHA-256 %s, and %s was imported", content.Sha256, resp.Content.GetSha256())
 	}
 	return a.print(messageJSON(resp), func(p *printer) {
-		p.say(0, "Imported %s. The store is %s from now on.", plural(resp.Content.GetRecords(), "record"), resp.Store)
+		p.say(0, "Imported %s. The store is %s from now on.", plural(resp.Content.GetRecords()-resp.LeftOut, "record"), resp.Store)
 		printContent(p, resp.Content)
+		if resp.LeftOut > 0 {
+			p.line("")
+			p.paragraph(fmt.Sprintf("Left out: %s of issuers that are retired.", plural(resp.LeftOut, "record")), 0)
+		}
 		if resp.EnrolmentClosed {
 			p.line("")
 			p.paragraph("Enrolment is closed: the file may lack invalidations. Invalidate those devices again, then: pactctl state open-enrolment.", 0)

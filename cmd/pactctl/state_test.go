@@ -30,6 +30,7 @@ type stateService struct {
 	sha256 string // that an import tells
 	got    *bytes.Buffer
 	accept string
+	left   uint64 // out of an import
 }
 
 func (s *stateService) GetState(context.Context, *signerv1.GetStateRequest) (*signerv1.StoreState, error) {
@@ -56,7 +57,7 @@ func (s *stateService) ImportState(in grpc.ClientStreamingServer[signerv1.Import
 		s.accept += m.AcceptStore
 		s.got.Write(m.Data)
 	}
-	return in.SendAndClose(&signerv1.ImportStateResponse{Store: "new", EnrolmentClosed: s.accept != "", Content: &signerv1.StateContent{Records: 2, Sha256: s.sha256}})
+	return in.SendAndClose(&signerv1.ImportStateResponse{Store: "new", EnrolmentClosed: s.accept != "", LeftOut: s.left, Content: &signerv1.StateContent{Records: 2, Sha256: s.sha256}})
 }
 
 func (s *stateService) AcceptLoss(_ context.Context, req *signerv1.AcceptLossRequest) (*signerv1.StoreState, error) {
@@ -194,6 +195,10 @@ func TestStateImport(t *testing.T) {
 	}
 	if !strings.HasPrefix(stdout, "Imported 2 records. The store is new from now on.\n") || !strings.Contains(stdout, "Enrolment is closed: the file may lack invalidations.") {
 		t.Errorf("it says %s", stdout)
+	}
+	svc.left = 1
+	if _, stdout, _ := run("y\n"); !strings.HasPrefix(stdout, "Imported 1 record. The") || !strings.Contains(stdout, "Left out: 1 record of issuers that are retired.") {
+		t.Errorf("with a record of a retired issuer it says %s", stdout)
 	}
 	svc.sha256 = "other"
 	if code, stdout, stderr = run("y\n"); code != exitFailed || stdout != "" || !strings.Contains(stderr, "the file was changed while it was sent") {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strconv"
 	"sync"
@@ -67,7 +68,7 @@ that failed has time and error alone. The first look must succeed.`,
 			switch {
 			case a.output == "json":
 				return a.topLines(ctx, w, interval, count, a.printPictureLine)
-			case a.width == 0 || !a.person:
+			case a.width == 0 || !a.person || os.Getenv("TERM") == "dumb" || os.Getenv("TERM") == "":
 				return a.topLines(ctx, w, interval, max(count, 1), a.printPicture)
 			}
 			return a.topLive(ctx, w, interval, count)

@@ -421,6 +421,15 @@ func TestTopOnATerminal(t *testing.T) {
 	w.types("\x03")
 	w.ends(exitInterrupted)
 
+	w = watch(t, 80, 24, []string{"TERM=dumb"}, target...)
+	w.shows("Nothing is stopped", "Last 1h: 0 signed")
+	w.ends(0)
+	w.screen.mu.Lock()
+	if bytes.ContainsRune(w.screen.all.Bytes(), '\x1b') {
+		t.Errorf("a dumb terminal is sent %q", w.screen.all.Bytes())
+	}
+	w.screen.mu.Unlock()
+
 	w = watch(t, 80, 24, nil, append(target, "--interval", "1s", "--count", "2")...)
 	w.ends(0)
 	w = watch(t, 80, 24, nil, "--server", "http://127.0.0.1:1", "--token-file", s.Info().AdminTokenFile)

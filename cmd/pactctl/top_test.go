@@ -14,7 +14,9 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/pactsigner/pactsigner/probe"
 	signerv1 "github.com/pactsigner/pactsigner/proto/pact/signer/v1"
+	"github.com/pactsigner/pactsigner/signer"
 )
 
 // topPicture is a fleet in trouble: a rotation on its way, one replica that is behind,
@@ -67,6 +69,42 @@ func stoppedPicture() *picture {
 		{Id: "b", Scope: &signerv1.Scope{Kind: "issuer", Value: testIssuer}, Actor: "ops@example.com", Time: ts(-4 * time.Minute), Reason: "incident 4711"},
 	}
 	return p
+}
+
+// The widest stop is told, of equals the newest, and the probe's own is none.
+func TestTopStopped(t *testing.T) {
+	standing := &signerv1.KillEntry{Id: "p", Scope: &signerv1.Scope{Kind: "audience", Value: probe.DefaultKilledAudience}, Time: ts(-time.Minute), Reason: signer.ProbeReason}
+	device := func(id string, ago time.Duration) *signerv1.KillEntry {
+		return &signerv1.KillEntry{Id: id, Scope: &signerv1.Scope{Kind: "device", Value: id}, Time: ts(-ago), Reason: "lost"}
+	}
+	expires := proto.CloneOf(standing)
+	expires.Expires = ts(time.Hour)
+	for want, kills := range map[string][]*signerv1.KillEntry{
+		"Nothing is stopped  ":                         nil,
+		"Nothing is stopped but the probe's audience ": {standing},
+		"STOPPED: device new and 1 other":              {standing, device("old", time.Hour), device("new", time.Minute)},
+		"STOPPED: everything and 1 other":              {device("new", 0), {Scope: &signerv1.Scope{Kind: "all"}, Time: ts(-time.Hour)}, standing},
+		"STOPPED: audience urn:pact:probe-killed":      {expires},
+	} {
+		v := topView{picture: &picture{fleet: &signerv1.FleetStatusResponse{Time: ts(0), Kills: kills}}}
+		if got := v.stopped().plain(); !strings.HasPrefix(got, want) {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
+// A replica that is gone is named.
+func TestTopGone(t *testing.T) {
+	p := topPicture()
+	p.activity.Silent = []*signerv1.ReplicaActivity{{Replica: "pact-signer-1", Reported: ts(-time.Minute)}, {Replica: "pact-signer-9", Reported: ts(-3 * time.Minute)}}
+	if got := (topView{picture: p, zone: time.UTC}).plainRows(); strings.Count(got, "GONE") != 1 || !strings.Contains(got, "GONE: pact-signer-9, last heard of 3m") {
+		t.Error(got)
+	}
+	var b bytes.Buffer
+	printFleet(&printer{w: &b, now: testNow, zone: time.UTC, width: 80}, p.fleet, p.activity)
+	if got := b.String(); strings.Count(got, "Gone without") != 1 || !strings.Contains(got, "Gone without a word: pact-signer-9, last heard of 3m") {
+		t.Error(got)
+	}
 }
 
 // What it shows on terminals of several sizes, without the colours.

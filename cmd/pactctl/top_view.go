@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -196,13 +197,20 @@ func (v topView) head() []topLine {
 // stopped is the state of the switch in words.
 func (v topView) stopped() topLine {
 	f := v.picture.fleet
-	if len(f.Kills) == 0 {
-		return ink(goodLook, "Nothing is stopped").add(faintLook, "  switch epoch %d", f.Epoch)
+	kills, standing := withoutProbe(f.Kills)
+	if len(kills) == 0 {
+		l := ink(goodLook, "Nothing is stopped")
+		if len(standing) > 0 {
+			l = l.add(faintLook, " but the probe's audience")
+		}
+		return l.add(faintLook, "  switch epoch %d", f.Epoch)
 	}
-	kills := slices.Clone(f.Kills)
-	breadth := []string{"all", "issuer"}
-	slices.SortStableFunc(kills, func(a, b *signerv1.KillEntry) int { // what is not there is -1 and comes last
-		return int(uint(slices.Index(breadth, a.GetScope().GetKind()))>>1) - int(uint(slices.Index(breadth, b.GetScope().GetKind()))>>1)
+	breadth := map[string]int{"all": 1, "issuer": 2} // others come last, and of equals the newest first
+	slices.SortStableFunc(kills, func(a, b *signerv1.KillEntry) int {
+		return cmp.Or(
+			cmp.Compare(cmp.Or(breadth[a.GetScope().GetKind()], 3), cmp.Or(breadth[b.GetScope().GetKind()], 3)),
+			when(b.Time).Compare(when(a.Time)),
+		)
 	})
 	widest := kills[0]
 	l := ink(alarmLook, "STOPPED: %s", scopeWords(widest.Scope))
@@ -534,6 +542,17 @@ func (v topView) table(columns []column, widths []int, gap, n int) []topLine {
 	return lines
 }
 
+// gone are the replicas that fell silent without saying that they end, and that are
+// not in the fleet any more.
+func gone(f *signerv1.FleetStatusResponse, a *signerv1.GetActivityResponse) (lost []string) {
+	for _, s := range a.GetSilent() {
+		if !slices.ContainsFunc(f.Replicas, func(r *signerv1.Replica) bool { return r.Id == s.Replica }) {
+			lost = append(lost, fmt.Sprintf("%s, last heard of %s ago", s.Replica, spell(when(a.Time).Sub(when(s.Reported)))))
+		}
+	}
+	return lost
+}
+
 // requests are the sign requests of the last hour.
 func (v topView) requests() section {
 	a := v.picture.activity
@@ -555,6 +574,9 @@ func (v topView) requests() section {
 		total = total.add(plainLook, "0 failed")
 	}
 	lines := []topLine{total, v.sparkline("signed", signed, plainLook)}
+	if lost := gone(v.picture.fleet, a); len(lost) > 0 {
+		lines = append(lines, ink(badLook, "  GONE: %s", strings.Join(lost, "; ")))
+	}
 	if len(a.Missing) > 0 {
 		lines = append(lines, ink(badLook, "  INCOMPLETE: %s", strings.Join(a.Missing, "; ")))
 	}

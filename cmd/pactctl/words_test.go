@@ -39,14 +39,14 @@ func TestResumeQuestion(t *testing.T) {
 	all := &signerv1.KillEntry{Id: "e1", Scope: &signerv1.Scope{Kind: "all"}}
 	device := &signerv1.KillEntry{Id: "e2", Scope: &signerv1.Scope{Kind: "device", Value: testDevice}}
 	for want, held := range map[string][]*signerv1.KillEntry{
-		"Lift this entry?": {all},
-		"This also lifts the stop of device " + testDevice + " (e2). Lift these 2 entries?": {all, device},
+		"Lift this entry at https://s?": {all},
+		"This also lifts the stop of device " + testDevice + " (e2). Lift these 2 entries at https://s?": {all, device},
 	} {
-		if got := resumeQuestion(all.Scope, held); got != want {
+		if got := resumeQuestion(all.Scope, held, "https://s"); got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
 	}
-	if got := resumeQuestion(device.Scope, []*signerv1.KillEntry{device}); got != "Lift this entry?" {
+	if got := resumeQuestion(device.Scope, []*signerv1.KillEntry{device}, "https://s"); got != "Lift this entry at https://s?" {
 		t.Errorf("got %q", got)
 	}
 }
