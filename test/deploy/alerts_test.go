@@ -71,6 +71,7 @@ func promtool(t *testing.T, args ...string) (string, error) {
 
 // Prometheus takes the rules, and they fire and keep silent as alerts_test.yaml says.
 func TestAlertRules(t *testing.T) {
+	t.Parallel()
 	if out, err := promtool(t, "check", "rules", "--lint=all", "--lint-fatal", alertsFile); err != nil {
 		t.Errorf("promtool check rules: %v\n%s", err, out)
 	}
@@ -248,9 +249,11 @@ func checkExpression(known map[string]metric, expr string) (wrong []string) {
 // Every metric that an alert or the dashboard asks for exists, with these labels and
 // values: the signer's by their page, all others by what a signer and a probe serve.
 func TestMetricsExist(t *testing.T) {
-	known := documented(t)
-	for name, m := range served(t) {
-		if _, ok := known[name]; !ok && !strings.HasPrefix(name, "pact_signer_") {
+	t.Parallel()
+	known, served := documented(t), served(t)
+	checkProbeMetrics(t, known, served)
+	for name, m := range served {
+		if _, ok := known[name]; !ok && !strings.HasPrefix(name, "pact_") {
 			known[name] = m
 		}
 	}

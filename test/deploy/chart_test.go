@@ -14,8 +14,6 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
-
-	"github.com/pactsigner/pactsigner/test/servers"
 )
 
 func TestLint(t *testing.T) {
@@ -32,6 +30,7 @@ func TestLint(t *testing.T) {
 // A helm that knows no cluster renders the same: nothing depends on what it believes
 // of one.
 func TestRendersAnywhere(t *testing.T) {
+	t.Parallel()
 	for _, v := range named {
 		want, err := template(t, v.args()...)
 		if err != nil {
@@ -61,6 +60,7 @@ func TestGolden(t *testing.T) {
 
 // Kubernetes knows every field, and the operator of Prometheus and the Gateway API do.
 func TestValid(t *testing.T) {
+	t.Parallel()
 	crds := []string{filepath.Join("testdata", "crds"), gatewayCRDs(t)}
 	dir := t.TempDir()
 	for _, v := range variants {
@@ -84,16 +84,14 @@ func TestValid(t *testing.T) {
 // gatewayCRDs are the definitions that the Gateway API's module brings.
 func gatewayCRDs(t *testing.T) string {
 	t.Helper()
-	cmd := exec.Command("go", "mod", "download", "-json", servers.GatewayAPI)
-	out, err := cmd.Output()
-	var module struct{ Dir string }
-	if err == nil {
-		err = json.Unmarshal(out, &module)
+	cmd := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/gateway-api")
+	cmd.Dir, cmd.Env = filepath.Join("..", "..", "tools", "crds"), append(os.Environ(), "GOWORK=off")
+	out, err := cmd.CombinedOutput()
+	module := strings.TrimSpace(string(out))
+	if err != nil || module == "" {
+		t.Fatalf("the Gateway API's module is not there, run `go run ./test/servers/get`: %v\n%s", err, out)
 	}
-	if err != nil {
-		t.Fatalf("the Gateway API's module: %v\n%s", err, out)
-	}
-	from := filepath.Join(module.Dir, "config", "crd", "standard")
+	from := filepath.Join(module, "config", "crd", "standard")
 	to := t.TempDir()
 	for _, kind := range []string{"httproutes", "grpcroutes", "backendtlspolicies"} {
 		name := "gateway.networking.k8s.io_" + kind + ".yaml"
@@ -434,6 +432,32 @@ func TestConfigurationRolls(t *testing.T) {
 	}
 	if _, otherJob, _ := sum(bare.with("", "image.tag=v2")); otherJob == job {
 		t.Error("a Job is changed, which Kubernetes refuses")
+	}
+}
+
+// Whatever a release is called, its Services have names that Kubernetes takes, and two
+// releases do not share them.
+func TestNames(t *testing.T) {
+	t.Parallel()
+	long := "pact-signer-production-europe-west-team-alpha-0"
+	name := regexp.MustCompile(`^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$`)
+	owner := map[any]string{}
+	for _, release := range []string{"x.y.z", "pact-signer", long + "1", long + "2"} {
+		out, err := helm(t, append([]string{"template", release, chart, "--kube-version", kubeVersion}, production.args()...)...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range parse(t, out).of("Service") {
+			called := at(s, "metadata", "name").(string)
+			if other := owner[called]; other != "" || !name.MatchString(called) {
+				t.Errorf("%s of %s (and %s)", s.kindName(), release, other)
+			}
+			owner[called] = release
+		}
+	}
+	_, err := helm(t, append([]string{"template", "1st", chart}, production.args()...)...)
+	if err == nil || !strings.Contains(err.Error(), "fullnameOverride: is needed with a release named 1st") {
+		t.Errorf("a release 1st: %v", err)
 	}
 }
 

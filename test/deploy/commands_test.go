@@ -1,16 +1,56 @@
 package deploy
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 )
 
+// The recipe for production makes every Secret and ConfigMap that its pods mount, with
+// the keys that they take from it.
+func TestRecipeMakesTheSecrets(t *testing.T) {
+	page, err := os.ReadFile("../../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	made := map[string][]string{}
+	for _, m := range regexp.MustCompile(`(?m)^ *kubectl -n pact create (secret generic|secret tls|configmap) (\S+)(.*)$`).FindAllStringSubmatch(string(page), -1) {
+		kind := strings.Fields(m[1])[0]
+		if m[1] == "secret tls" {
+			made[kind+" "+m[2]] = []string{"tls.crt", "tls.key"}
+		}
+		for _, file := range regexp.MustCompile(`--from-file=([^= ]+)`).FindAllStringSubmatch(m[3], -1) {
+			made[kind+" "+m[2]] = append(made[kind+" "+m[2]], file[1])
+		}
+	}
+	found := 0
+	for _, p := range render(t, production).pods() {
+		for _, volume := range list(p.spec, "volumes") {
+			for _, source := range list(volume, "projected", "sources") {
+				for _, kind := range []string{"secret", "configMap"} {
+					from := strings.ToLower(kind) + " " + fmt.Sprint(at(source, kind, "name"))
+					for _, item := range list(source, kind, "items") {
+						if found++; !slices.Contains(made[from], at(item, "key").(string)) {
+							t.Errorf("%s mounts %v of %s, which has %v", p.of.kindName(), at(item, "key"), from, made[from])
+						}
+					}
+				}
+			}
+		}
+	}
+	if found < 8 {
+		t.Errorf("only %d were found", found)
+	}
+}
+
 // What pods run, what NOTES.txt says to do next, and what the chart's README shows are
 // commands that exist, with flags that they have.
 func TestChartCommands(t *testing.T) {
+	t.Parallel()
 	p := build(t)
 	check := func(where string, words []string) {
 		t.Helper()

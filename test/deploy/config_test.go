@@ -219,6 +219,7 @@ func TestProbesFindWhatTheyAskFor(t *testing.T) {
 // What NOTES.txt says of the trial works: pactctl in the pod needs no more than the
 // pod's variables, and the pod of `helm test` enrols, signs and verifies.
 func TestTrialSigns(t *testing.T) {
+	t.Parallel()
 	p := build(t)
 	all := render(t, trial)
 	info, data := startTrial(t, all)
@@ -281,6 +282,7 @@ func notes(t *testing.T, v variant) string {
 
 // What to do next is three commands, on what is there.
 func TestNotes(t *testing.T) {
+	t.Parallel()
 	var said strings.Builder
 	command := regexp.MustCompile(`(?m)^  (kubectl|helm|pactctl) .*$`)
 	for _, v := range append(named, bare) {

@@ -105,6 +105,9 @@ func TestWhoReachesWhat(t *testing.T) {
 			"TCP 26379 [" + namespace("redis") + "]", "TCP 6379 [" + namespace("redis") + "]",
 			"TCP 4318 []",
 		}},
+		{bare.with("registers", "networkPolicy.egress.providers.to[0].ipBlock.cidr=0.0.0.0/0"), []string{"8787 [" + probers + "]"}, []string{
+			"UDP 53 [" + namespace(dns) + "]", "TCP 53 [" + namespace(dns) + "]", "TCP 8200 []", redisTCP,
+			"TCP 443 [map[ipBlock:map[cidr:0.0.0.0/0]]]"}},
 	} {
 		in, out := access(render(t, c.of))
 		if !slices.Equal(in, c.in) {

@@ -142,6 +142,7 @@ func anchors(text string) (all []string) {
 // with their flags and arguments, the others by a list of what the pages may use. And
 // what is wrong with one is found.
 func TestRunbookCommands(t *testing.T) {
+	t.Parallel()
 	p := build(t)
 	t.Run("pages", func(t *testing.T) { checkPages(t, p) })
 	t.Run("mistakes", func(t *testing.T) { checkMistakes(t, p) })

@@ -1,11 +1,19 @@
 package deploy
 
 import (
+	"encoding/json"
+	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
+	"go.yaml.in/yaml/v3"
+
+	"github.com/pactsigner/pactsigner/internal/config"
 	"github.com/pactsigner/pactsigner/test/deploy/valueschema"
 )
 
@@ -48,8 +56,7 @@ func TestMistakesAreNamed(t *testing.T) {
 		{"image.digest=abc", []string{"/image/digest"}},
 		{"config.isuers[0].url=https://a.example", []string{"/config", "'isuers' not allowed"}},
 		{"config.issuers[0].URL=https://a.example", []string{"/config/issuers/0", "'URL' not allowed"}},
-		{"config.issuers[0].url=http://a.example", []string{"/config/issuers/0/url"}},
-		{"config.issuers[0].url=https://a.example/", []string{"/config/issuers/0/url"}},
+		{"config.issuers[0].url=1", []string{"/config/issuers/0/url", "want string"}},
 		{"config.issuers[0].tokenTTL=120", []string{"/config/issuers/0/tokenTTL"}},
 		{"config.issuers[0].algorithm=HS256", []string{"/config/issuers/0/algorithm", "ES256"}},
 		{"config.issuers[0].enrolment=opne", []string{"/config/issuers/0/enrolment", "closed"}},
@@ -90,6 +97,10 @@ func TestMistakesAreNamed(t *testing.T) {
 		{"probe.intervall=1m", []string{"/probe", "'intervall' not allowed"}},
 		{"persistence.accessModes[0]=ReadWriteMany", []string{"/persistence/accessModes/0"}},
 		{"extraEnv[0].value=x", []string{"/extraEnv/0", "name"}},
+		{"fullnameOverride=Bad_Name", []string{"/fullnameOverride"}},
+		{"fullnameOverride=1st", []string{"/fullnameOverride"}},
+		{"nameOverride=a.b", []string{"/nameOverride"}},
+		{"serviceAccount.name=Bad Name", []string{"/serviceAccount/name"}},
 	} {
 		t.Run(c.set, func(t *testing.T) {
 			t.Parallel()
@@ -118,7 +129,14 @@ func TestContradictionsAreNamed(t *testing.T) {
 		{bare, []string{"config.custody.vault.addresses=null"}, "config.custody.vault.addresses: name Vault's URL"},
 		{bare, []string{"config.store.redis.addresses=null"}, "config.store.redis.addresses: name host:port"},
 		{bare, []string{"config.admin.tokens=null"}, "config.admin.tokens: name at least one of role admin"},
-		{bare, []string{"config.issuers[1].enrolment=token"}, "config.issuers.1.url: is needed"},
+		{production, []string{"config.issuers[1].enrolment=token"}, "config.issuers.1.url: is needed"},
+		{bare, []string{"config.issuers[0].url=https://pa.example.com/"}, "config.issuers.0.url: https://pa.example.com/ is not an origin such as https://pa.example.com: https"},
+		{bare, []string{"commonLabels.app\\.kubernetes\\.io/name=x"}, "commonLabels: app.kubernetes.io/name is the chart's own"},
+		{bare, []string{"podLabels.app\\.kubernetes\\.io/component=x"}, "podLabels: app.kubernetes.io/component is the chart's own"},
+		{bare, []string{"prometheusRule.disabled[0]=PactSignerDow"}, "prometheusRule.disabled: there is no alert PactSignerDow"},
+		{bare, []string{"listeners.admin.port=8787"}, "listeners.public.port: 8787 is the port of listeners.admin too"},
+		{production, []string{"serviceMonitor.scrapeTimeout=1m"}, "serviceMonitor.scrapeTimeout: is more than serviceMonitor.interval"},
+		{production, []string{"probe.issuer=https://other.example.com"}, "probe.issuer: https://other.example.com is none of config.issuers"},
 		{bare, []string{"config.issuers[0].enrolment=open"}, "config.issuers.0.enrolment: open"},
 		{bare, []string{"config.admin.tokens[0].role=operator"}, "config.admin.tokens: name at least one of role admin"},
 		{trial, []string{"replicaCount=3"}, "replicaCount: config.store.kind bolt is for one replica"},
@@ -156,9 +174,150 @@ func TestContradictionsAreNamed(t *testing.T) {
 		t.Run(c.want, func(t *testing.T) {
 			t.Parallel()
 			_, err := template(t, c.of.with("", c.set...).args()...)
-			if err == nil || !strings.Contains(err.Error(), c.want) {
+			if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "templates/check/values/") {
 				t.Errorf("says %v", err)
 			}
 		})
 	}
+}
+
+// What the signer would refuse when it starts the chart refuses when it is rendered,
+// and takes what the signer takes: rules of the signer's that the chart repeats are
+// the same here and there.
+func TestTheSignerWouldRefuse(t *testing.T) {
+	all := render(t, bare)
+	for _, c := range []struct {
+		key  string // of the values; the signer's is without "config."
+		good []string
+		bad  []string
+	}{
+		{"config.issuers[0].url", []string{"https://pa.example.com:8443", "http://localhost:1"}, []string{"http://pa.example.com", "https://pa.example.com/", "https://PA.example.com", "pa.example.com"}},
+		{"config.issuers[0].signerUrls[0]", []string{"https://s.example.com"}, []string{"https://s.example.com/x"}},
+		{"config.issuers[1].url", []string{"https://pb.example.com"}, []string{"https://pa.example.com"}},
+		{"config.issuers[0].tokenTTL", []string{"60s", "5m"}, []string{"59s", "5m1s", "1h"}},
+		{"config.issuers[0].rotation.lead", []string{"6m35s"}, []string{"6m34s", "1s"}},
+		{"config.issuers[0].rotation.overlap", []string{"3m45s"}, []string{"3m44s"}},
+		{"config.issuers[0].rotation.skew", []string{"20s"}, []string{"21s"}},
+		{"config.drainTimeout", []string{"1s", "5m"}, []string{"0s", "5m1s", "10m"}},
+		{"config.tracing.endpoint", []string{"otel:4317", "[::1]:4317"}, []string{"http://otel:4318", "otel", "otel:4317/v1/traces"}},
+		{"config.store.redis.addresses[0]", []string{"r:65535", "[::1]:1"}, []string{"r:99999", "r:0"}},
+	} {
+		for i, value := range append(c.good, c.bad...) {
+			good := i < len(c.good)
+			t.Run(c.key+" "+value, func(t *testing.T) {
+				t.Parallel()
+				name := strings.NewReplacer("[", ".", "]", "").Replace(c.key)
+				_, err := template(t, bare.with("", c.key+"="+value).args()...)
+				if good != (err == nil) || !good && !strings.Contains(err.Error(), name+": ") {
+					t.Errorf("the chart says %v", err)
+				}
+				key := strings.TrimPrefix(name, "config.")
+				document := configOf(t, all)
+				put(document, strings.Split(key, "."), value)
+				file := filepath.Join(t.TempDir(), "signer.yaml")
+				written, err := yaml.Marshal(document)
+				if err == nil {
+					err = os.WriteFile(file, written, 0o600)
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := config.Load(config.Source{File: file}); good != (err == nil) || !good && !strings.Contains(err.Error(), key+": ") {
+					t.Errorf("the signer says %v", err)
+				}
+			})
+		}
+	}
+}
+
+// A text that a value takes stays one text, whatever stands in it: it makes nothing
+// else of what is rendered.
+func TestTextStaysText(t *testing.T) {
+	t.Parallel()
+	data, err := os.ReadFile(filepath.Join(chart, "values.schema.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var schema map[string]any
+	if err := json.Unmarshal(data, &schema); err != nil {
+		t.Fatal(err)
+	}
+	texts := freeTexts("", schema)
+	slices.Sort(texts)
+	texts = slices.DeleteFunc(texts, func(key string) bool { // of these the chart knows what they may be
+		return slices.Contains([]string{"config.tracing.endpoint", "probe.issuer"}, key)
+	})
+	if len(texts) < 15 {
+		t.Fatalf("only %q take any text", texts)
+	}
+	shape := func(v variant, text string) (paths []string, all string) {
+		for _, key := range texts {
+			v = v.with(v.name, key+"="+text)
+		}
+		rendered := render(t, v)
+		for i, o := range rendered {
+			delete(at(o, "metadata").(map[string]any), "name") // the Job's has a digest
+			found := leaves(fmt.Sprint(o["kind"], i), map[string]any(o))
+			if at(o, "data", "signer.yaml") != nil {
+				maps.Copy(found, leaves("signer.yaml", configOf(t, objects{o})))
+			}
+			for path, value := range found {
+				paths = append(paths, path)
+				all += fmt.Sprintln(path, value)
+			}
+		}
+		slices.Sort(paths)
+		return paths, all
+	}
+	for _, v := range variants {
+		if v.name != "everything on" && v.name != trial.name {
+			continue
+		}
+		want, _ := shape(v, "a")
+		got, all := shape(v, `a: 'b" # c`)
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: something else is rendered:\n%s", v.name, firstDifference(strings.Join(want, "\n"), strings.Join(got, "\n")))
+		}
+		if v.name != trial.name && strings.Count(all, `a: 'b" # c`) < 10 {
+			t.Errorf("the texts are not in what is rendered:\n%s", all)
+		}
+	}
+	if _, err := template(t, bare.with("", "config.custody.vault.addresses[0]=https://v:8200\n    insecure: x").args()...); err == nil {
+		t.Error("an address of two lines is taken")
+	}
+}
+
+// freeTexts are the values that take any text.
+func freeTexts(path string, schema map[string]any) (keys []string) {
+	properties, _ := schema["properties"].(map[string]any)
+	for name, of := range properties {
+		of := of.(map[string]any)
+		key := strings.TrimPrefix(path+"."+name, ".")
+		if of["type"] == "string" && of["pattern"] == nil && of["enum"] == nil {
+			keys = append(keys, key)
+		}
+		keys = append(keys, freeTexts(key, of)...)
+	}
+	return keys
+}
+
+// put sets what is at a path of keys, and of numbers in lists, which may grow by one.
+func put(in any, path []string, value string) any {
+	if len(path) == 0 {
+		return value
+	}
+	if n, err := strconv.Atoi(path[0]); err == nil {
+		list, _ := in.([]any)
+		if n == len(list) {
+			list = append(list, nil)
+		}
+		list[n] = put(list[n], path[1:], value)
+		return list
+	}
+	keys, _ := in.(map[string]any)
+	if keys == nil {
+		keys = map[string]any{}
+	}
+	keys[path[0]] = put(keys[path[0]], path[1:], value)
+	return keys
 }

@@ -104,8 +104,14 @@ func tokensIn(out string) (tokens []*jwks.Token) {
 }
 
 // walk runs a walkthrough of the page from its first command to the last, and returns
-// what it printed. It ends the programs that the walkthrough left running.
+// what it printed.
 func walk(t *testing.T, name string) string {
+	t.Helper()
+	return runScript(t, walkthrough(t, name))
+}
+
+// walkthrough is one of the page's.
+func walkthrough(t *testing.T, name string) string {
 	t.Helper()
 	page, err := os.ReadFile(page)
 	if err != nil {
@@ -120,7 +126,14 @@ func walk(t *testing.T, name string) string {
 	if strings.Count(script.String(), "\n") < 5 {
 		t.Fatalf("the page has no walkthrough %s", name)
 	}
-	commands := elsewhere(t, script.String())
+	return script.String()
+}
+
+// runScript runs commands and returns what they printed. It ends the programs that they
+// left running.
+func runScript(t *testing.T, script string) string {
+	t.Helper()
+	commands := elsewhere(t, script)
 
 	if err := programs(); err != nil {
 		t.Fatal(err)

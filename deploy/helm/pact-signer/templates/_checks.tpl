@@ -1,5 +1,5 @@
 {{/* What is wrong with the values taken together, each with the key and the fix. What one value alone can tell is in values.schema.json.
-     Every template begins with it: whichever Helm renders first complains in these words. */}}
+     TestTheSignerWouldRefuse holds what is the signer's own rule to the signer. */}}
 {{- define "pact-signer.checks" -}}
 {{- $v := .Values -}}
 {{- $c := $v.config -}}
@@ -11,15 +11,67 @@
 {{- fail "no values: start from one of the chart's files, -f values-trial.yaml to try it, or a copy of values-production.yaml or values-several-issuers.yaml for a fleet on Vault and Redis" -}}
 {{- end -}}
 
+{{- if not (regexMatch "^[a-z]" (include "pact-signer.fullname" .)) -}}
+{{- $p = append $p (printf "fullnameOverride: is needed with a release named %s: names of Services begin with a letter" .Release.Name) -}}
+{{- end -}}
 {{- if not $c.issuers -}}
 {{- $p = append $p "config.issuers: name at least one: - url: https://pa.example.com" -}}
 {{- end -}}
+{{- $hosts := dict -}}
 {{- range $i, $issuer := $c.issuers -}}
 {{- if not $issuer.url -}}
 {{- $p = append $p (printf "config.issuers.%d.url: is needed: the origin that stands in the tokens, such as https://pa.example.com" $i) -}}
 {{- end -}}
+{{- range $key, $url := merge (dict "url" $issuer.url) (include "pact-signer.signerUrls" $issuer | fromYaml) -}}
+{{- if and $url (not (regexMatch "^(https://[a-z0-9.-]+(:[0-9]+)?|http://(localhost|127\\.0\\.0\\.1|\\[::1\\]|[a-z0-9.-]+\\.localhost)(:[0-9]+)?)$" $url)) -}}
+{{- $p = append $p (printf "config.issuers.%d.%s: %s is not an origin such as https://pa.example.com: https (http on loopback only), lower case, neither path nor slash at the end" $i $key $url) -}}
+{{- end -}}
+{{- $host := regexReplaceAll "^https?://" (toString $url) "" -}}
+{{- if and $url (ne (get $hosts $host | default (toString $i)) (toString $i)) -}}
+{{- $p = append $p (printf "config.issuers.%d.%s: shares the host %s with config.issuers.%s: each host belongs to one issuer" $i $key $host (get $hosts $host)) -}}
+{{- end -}}
+{{- $_ := set $hosts $host (toString $i) -}}
+{{- end -}}
+{{- $ttl := include "pact-signer.seconds" ($issuer.tokenTTL | default "120s") | float64 -}}
+{{- if or (lt $ttl 60.0) (gt $ttl 300.0) -}}
+{{- $p = append $p (printf "config.issuers.%d.tokenTTL: use 60s to 300s" $i) -}}
+{{- end -}}
+{{- $r := $issuer.rotation | default dict -}}
+{{- $skew := include "pact-signer.seconds" ($r.skew | default "5s") | float64 -}}
+{{- $lead := include "pact-signer.seconds" ($r.lead | default "1h") | float64 -}}
+{{- $overlap := include "pact-signer.seconds" ($r.overlap | default "1h") | float64 -}}
+{{- if gt $skew 20.0 -}}
+{{- $p = append $p (printf "config.issuers.%d.rotation.skew: use 0s to 20s" $i) -}}
+{{- else -}}
+{{- if lt $lead (addf 390 $skew) -}}
+{{- $p = append $p (printf "config.issuers.%d.rotation.lead: use at least %vs" $i (addf 390 $skew)) -}}
+{{- end -}}
+{{- if lt $overlap (addf 95 $ttl $skew $skew) -}}
+{{- $p = append $p (printf "config.issuers.%d.rotation.overlap: use at least %vs" $i (addf 95 $ttl $skew $skew)) -}}
+{{- end -}}
+{{- end -}}
 {{- if and (eq (default "" $issuer.enrolment) "open") (not $c.insecure.openEnrolment) -}}
 {{- $p = append $p (printf "config.issuers.%d.enrolment: open lets anybody in who reaches the Service: use token, or set config.insecure.openEnrolment" $i) -}}
+{{- end -}}
+{{- end -}}
+
+{{- $ports := dict -}}
+{{- range $face, $listener := $v.listeners -}}
+{{- $port := $listener.port | int | toString -}}
+{{- with get $ports $port -}}
+{{- $p = append $p (printf "listeners.%s.port: %s is the port of listeners.%s too" $face $port .) -}}
+{{- end -}}
+{{- $_ := set $ports $port $face -}}
+{{- end -}}
+{{- $drain := include "pact-signer.seconds" $c.drainTimeout | float64 -}}
+{{- if or (lt $drain 1.0) (gt $drain 300.0) -}}
+{{- $p = append $p "config.drainTimeout: use 1s to 5m" -}}
+{{- end -}}
+{{- range $name, $labels := dict "commonLabels" $v.commonLabels "podLabels" $v.podLabels "serviceMonitor.labels" $v.serviceMonitor.labels "prometheusRule.labels" $v.prometheusRule.labels "dashboard.labels" $v.dashboard.labels -}}
+{{- range $label, $_ := $labels -}}
+{{- if regexMatch "^(app\\.kubernetes\\.io/(name|instance|component|version|managed-by)|helm\\.sh/chart|pact-signer/face)$" $label -}}
+{{- $p = append $p (printf "%s: %s is the chart's own: remove it" $name $label) -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 
@@ -73,6 +125,12 @@
 {{- if not $r.addresses -}}
 {{- $p = append $p "config.store.redis.addresses: name host:port, for example redis.example.com:6379" -}}
 {{- end -}}
+{{- range $i, $address := $r.addresses -}}
+{{- $port := regexFind "[0-9]+$" $address | int -}}
+{{- if or (lt $port 1) (gt $port 65535) -}}
+{{- $p = append $p (printf "config.store.redis.addresses.%d: %d is no port" $i $port) -}}
+{{- end -}}
+{{- end -}}
 {{- if and (eq $r.mode "standalone") (gt (len (default list $r.addresses)) 1) -}}
 {{- $p = append $p "config.store.redis.addresses: standalone has one: say mode sentinel or cluster, or keep one" -}}
 {{- end -}}
@@ -112,6 +170,14 @@
 {{- end -}}
 {{- end -}}
 
+{{- with $c.tracing.endpoint -}}
+{{- if not (regexMatch "^([A-Za-z0-9._-]+|\\[[0-9a-fA-F:.]+\\]):[0-9]{1,5}(/[^/ @?#][^ @?#]*)?$" .) -}}
+{{- $p = append $p "config.tracing.endpoint: write host:port without a scheme, for example otel-collector.observability:4317" -}}
+{{- else if and (contains "/" .) (eq $c.tracing.protocol "grpc") -}}
+{{- $p = append $p "config.tracing.endpoint: grpc has no path: write host:port, or say protocol http" -}}
+{{- end -}}
+{{- end -}}
+
 {{- $published := or $v.ingress.enabled $v.gateway.enabled -}}
 {{- if and $published $v.networkPolicy.enabled (not $v.networkPolicy.ingress.public) -}}
 {{- $p = append $p "networkPolicy.ingress.public: name the pods of the ingress controller or the gateway, for example - namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: ingress-nginx}}: nothing else gets in" -}}
@@ -132,6 +198,23 @@
 {{- $p = append $p "gateway.parentRefs: name the Gateway: - name: public, with its namespace" -}}
 {{- end -}}
 
+{{- $alerts := .Files.Get "files/alerts.yaml" -}}
+{{- range $v.prometheusRule.disabled -}}
+{{- if not (contains (printf "alert: %s\n" .) $alerts) -}}
+{{- $p = append $p (printf "prometheusRule.disabled: there is no alert %s" .) -}}
+{{- end -}}
+{{- end -}}
+{{- if and $v.serviceMonitor.enabled (gt (include "pact-signer.seconds" $v.serviceMonitor.scrapeTimeout | float64) (include "pact-signer.seconds" $v.serviceMonitor.interval | float64)) -}}
+{{- $p = append $p "serviceMonitor.scrapeTimeout: is more than serviceMonitor.interval" -}}
+{{- end -}}
+
+{{- if and $v.probe.issuer $c.issuers -}}
+{{- $ours := list -}}
+{{- range $c.issuers -}}{{- $ours = append $ours .url -}}{{- end -}}
+{{- if not (has $v.probe.issuer $ours) -}}
+{{- $p = append $p (printf "probe.issuer: %s is none of config.issuers" $v.probe.issuer) -}}
+{{- end -}}
+{{- end -}}
 {{- if $v.probe.enabled -}}
 {{- if not (or $v.probe.credential.secretName $v.probe.deviceKey.secretName) -}}
 {{- $p = append $p "probe.credential.secretName: is needed with probe.enabled, or probe.deviceKey.secretName: what the prober signs with" -}}
@@ -147,4 +230,11 @@
 {{- if $p -}}
 {{- fail (printf "the values do not fit together:\n  %s" (join "\n  " $p)) -}}
 {{- end -}}
+{{- end -}}
+
+{{/* An issuer's signer URLs, by what they are called in a complaint. */}}
+{{- define "pact-signer.signerUrls" -}}
+{{- range $j, $url := .signerUrls }}
+signerUrls.{{ $j }}: {{ $url | quote }}
+{{- end }}
 {{- end -}}

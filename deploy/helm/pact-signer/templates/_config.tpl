@@ -29,11 +29,11 @@ trustedProxies:
 {{- end }}
 issuers:
   {{- range $c.issuers }}
-  - url: {{ .url }}
+  - url: {{ .url | quote }}
     {{- with .signerUrls }}
     signerUrls:
       {{- range . }}
-      - {{ . }}
+      - {{ . | quote }}
       {{- end }}
     {{- end }}
     {{- with .algorithm }}
@@ -70,7 +70,7 @@ custody:
   vault:
     addresses:
       {{- range $c.custody.vault.addresses }}
-      - {{ . }}
+      - {{ . | quote }}
       {{- end }}
     {{- with $c.custody.vault.namespace }}
     namespace: {{ . | quote }}

@@ -1,16 +1,17 @@
 {{- define "pact-signer.name" -}}
-{{- .Values.nameOverride | default .Chart.Name | trunc 40 | trimSuffix "-" -}}
+{{- .Values.nameOverride | default .Chart.Name -}}
 {{- end -}}
 
 {{/* Release and chart name, once if the one holds the other. Short enough for what is appended to it. */}}
 {{- define "pact-signer.fullname" -}}
 {{- $name := include "pact-signer.name" . -}}
+{{- $full := ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name) | replace "." "-" -}}
 {{- if .Values.fullnameOverride -}}
-{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
-{{- else if contains $name .Release.Name -}}
-{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- .Values.fullnameOverride -}}
+{{- else if gt (len $full) 40 -}}
+{{- printf "%s-%s" ($full | trunc 31 | trimSuffix "-") (sha256sum $full | trunc 8) -}}
 {{- else -}}
-{{- printf "%s-%s" .Release.Name $name | trunc 40 | trimSuffix "-" -}}
+{{- $full -}}
 {{- end -}}
 {{- end -}}
 
@@ -31,7 +32,7 @@ app.kubernetes.io/component: {{ .component }}
 
 {{- define "pact-signer.labels" -}}
 {{ include "pact-signer.selector" . }}
-app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/version: {{ regexReplaceAll "[^A-Za-z0-9]+$" (include "pact-signer.version" .root | trunc 63) "" | quote }}
 app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
 {{- with .root.Values.commonLabels }}
@@ -47,11 +48,15 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- end -}}
 {{- end -}}
 
+{{- define "pact-signer.version" -}}
+{{- .Values.image.tag | default .Chart.AppVersion -}}
+{{- end -}}
+
 {{- define "pact-signer.image" -}}
 {{- if .Values.image.digest -}}
 {{- printf "%s@%s" .Values.image.repository .Values.image.digest -}}
 {{- else -}}
-{{- printf "%s:%s" .Values.image.repository (.Values.image.tag | default .Chart.AppVersion) -}}
+{{- printf "%s:%s" .Values.image.repository (include "pact-signer.version" .) -}}
 {{- end -}}
 {{- end -}}
 
@@ -86,18 +91,21 @@ matchExpressions:
 {{- $hosts := list -}}
 {{- range .Values.config.issuers -}}
 {{- range prepend (.signerUrls | default list) .url -}}
-{{- $host := regexReplaceAll "^https?://" . "" | regexFind "^[^:/]+" -}}
-{{- if hasPrefix "https://" . -}}{{- $hosts = append $hosts $host -}}{{- end -}}
+{{- $host := regexReplaceAll "^https?://" (toString .) "" | regexFind "^[^:/]+" -}}
+{{- if hasPrefix "https://" (toString .) -}}{{- $hosts = append $hosts $host -}}{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- uniq $hosts | toYaml -}}
 {{- end -}}
 
-{{/* Go's duration of minutes and seconds, in seconds. */}}
+{{/* A duration of Go's, in seconds. */}}
 {{- define "pact-signer.seconds" -}}
-{{- $minutes := regexFind "[0-9]+m" . | trimSuffix "m" | default "0" | int -}}
-{{- $seconds := regexFind "[0-9]+s" . | trimSuffix "s" | default "0" | int -}}
-{{- add (mul $minutes 60) $seconds -}}
+{{- $units := dict "ms" 0.001 "s" 1.0 "m" 60.0 "h" 3600.0 -}}
+{{- $sum := 0.0 -}}
+{{- range regexFindAll "[0-9.]+[a-z]+" (toString .) -1 -}}
+{{- $sum = addf $sum (mulf (regexFind "[0-9.]+" . | float64) (index $units (regexFind "[a-z]+" .))) -}}
+{{- end -}}
+{{- $sum -}}
 {{- end -}}
 
 {{- define "pact-signer.podSecurityContext" -}}
@@ -130,7 +138,7 @@ imagePullSecrets:
 securityContext:
   {{- include "pact-signer.podSecurityContext" . | nindent 2 }}
 {{- with .Values.priorityClassName }}
-priorityClassName: {{ . }}
+priorityClassName: {{ . | quote }}
 {{- end }}
 {{- with .Values.nodeSelector }}
 nodeSelector:
@@ -172,7 +180,7 @@ tolerations:
 {{- if eq $c.custody.vault.auth.method "kubernetes" }}
 - serviceAccountToken:
     path: vault/token
-    audience: {{ .Values.serviceAccount.vaultToken.audience }}
+    audience: {{ .Values.serviceAccount.vaultToken.audience | quote }}
     expirationSeconds: {{ int64 .Values.serviceAccount.vaultToken.expirationSeconds }}
 {{- else if eq $c.custody.vault.auth.method "approle" }}
 {{- include "pact-signer.projected" (dict "from" $s.vault.approle "items" (dict $s.vault.approle.roleIdKey "vault/role-id" $s.vault.approle.secretIdKey "vault/secret-id")) }}
@@ -205,7 +213,7 @@ tolerations:
     name: {{ include "pact-signer.fullname" . }}-config
 - name: tmp
   emptyDir:
-    sizeLimit: {{ .Values.tmpSizeLimit }}
+    sizeLimit: {{ .Values.tmpSizeLimit | quote }}
 {{- with include "pact-signer.secretSources" . | trim }}
 - name: secrets
   projected:

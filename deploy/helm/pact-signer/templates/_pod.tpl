@@ -36,10 +36,10 @@ spec:
     {{- end }}
   {{- end }}
   # preStopSeconds, then drainTimeout, then what is left to close.
-  terminationGracePeriodSeconds: {{ add (int .Values.preStopSeconds) (include "pact-signer.seconds" .Values.config.drainTimeout) 5 }}
+  terminationGracePeriodSeconds: {{ add (int .Values.preStopSeconds) (include "pact-signer.seconds" .Values.config.drainTimeout | float64 | ceil | int) 5 }}
   containers:
     - name: signer
-      image: {{ include "pact-signer.image" . }}
+      image: {{ include "pact-signer.image" . | quote }}
       imagePullPolicy: {{ .Values.image.pullPolicy }}
       args: [serve, --config, /etc/pact-signer/signer.yaml]
       {{- $loopback := not (include "pact-signer.exposed" (dict "root" . "face" "admin")) }}

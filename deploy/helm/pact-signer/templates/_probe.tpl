@@ -3,15 +3,15 @@
 {{- $name := include "pact-signer.fullname" . -}}
 {{- $public := include "pact-signer.scheme" (dict "root" . "face" "public") -}}
 - probe
-- --issuer={{ .Values.probe.issuer | default (first .Values.config.issuers).url }}
+- {{ printf "--issuer=%s" (.Values.probe.issuer | default (first .Values.config.issuers).url) | quote }}
 # Past the ingress: sockets go to the Service, while URL, Host and audience stay the issuer's.
 - --connect-to={{ $public }}://{{ $name }}:{{ int .Values.listeners.public.port }}
 - --replicas={{ $public }}://{{ $name }}-replicas:{{ int .Values.listeners.public.port }}
 {{- if include "pact-signer.exposed" (dict "root" . "face" "grpc") }}
 - --grpc={{ include "pact-signer.scheme" (dict "root" . "face" "grpc") }}://{{ $name }}-grpc:{{ int .Values.listeners.grpc.port }}
 {{- end }}
-- --audience={{ .Values.probe.audience }}
-- --killed-audience={{ .Values.probe.killedAudience }}
+- {{ printf "--audience=%s" .Values.probe.audience | quote }}
+- {{ printf "--killed-audience=%s" .Values.probe.killedAudience | quote }}
 - --deadline={{ .Values.probe.deadline }}
 {{- if or .Values.probe.ca.secretName .Values.probe.ca.configMapName }}
 - --signer-ca-file=/run/secrets/probe/ca.crt
