@@ -369,6 +369,7 @@ func (g *Guard) regressed(how ...any) {
 		return
 	}
 	g.lacking = true
+	g.view.Store(nil)
 	g.cfg.Log.Error("the store has lost switch state that this replica or custody knows: nothing is signed on it before that is merged back",
 		append(how, "known_epoch", g.known.Epoch)...)
 	if g.cfg.OnRegression != nil {

@@ -510,11 +510,16 @@ func TestReplaced(t *testing.T) {
 }
 
 // However many replicas there are, so many are asked at a time that this does no harm.
+// Nor is one asked before all names are looked up, whose time slow replicas would take.
 func TestManyReplicas(t *testing.T) {
 	w := newWorld(t)
 	var now, most atomic.Int32
+	var known atomic.Bool
 	signer := w.broken(t, nil)
 	replica := httptest.NewServer(http.HandlerFunc(func(out http.ResponseWriter, r *http.Request) {
+		if !known.Load() {
+			t.Error("a replica is asked, and another's name is not looked up")
+		}
 		n := now.Add(1)
 		defer now.Add(-1)
 		for old := most.Load(); n > old && !most.CompareAndSwap(old, n); old = most.Load() {
@@ -523,9 +528,15 @@ func TestManyReplicas(t *testing.T) {
 	}))
 	defer replica.Close()
 	config := w.config()
-	for range 100 {
+	for range 99 {
 		config.Replicas = append(config.Replicas, hostPort(replica.URL))
 	}
+	host, port, err := net.SplitHostPort(hostPort(replica.URL))
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.Replicas = append(config.Replicas, "last.example:"+port)
+	config.Lookup = func(context.Context, string) ([]string, error) { known.Store(true); return []string{host}, nil }
 	r := round(t, config)
 	wants(t, r)
 	if got := find(t, r, probe.CheckReplicas); !strings.HasPrefix(got.Detail, "100 replicas agree") {

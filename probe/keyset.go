@@ -167,15 +167,17 @@ const atOnce = 16
 func (r *round) everyReplica(ctx context.Context, ask func(address string, w *way)) error {
 	names, cancel := context.WithTimeout(ctx, r.cfg.Timeout)
 	defer cancel()
-	var asked errgroup.Group
-	asked.SetLimit(atOnce)
+	var all []target // all are looked up before one is asked: that takes as long as replicas do
 	var unknown error
 	for _, name := range r.replicas {
 		each, err := name.each(names, r.cfg.Lookup)
 		unknown = errors.Join(unknown, err)
-		for _, t := range each {
-			asked.Go(func() error { ask(t.address, newWay(t, r.cfg.RootCAs, r.cfg.Timeout)); return nil })
-		}
+		all = append(all, each...)
+	}
+	var asked errgroup.Group
+	asked.SetLimit(atOnce)
+	for _, t := range all {
+		asked.Go(func() error { ask(t.address, newWay(t, r.cfg.RootCAs, r.cfg.Timeout)); return nil })
 	}
 	return errors.Join(unknown, asked.Wait())
 }

@@ -446,7 +446,7 @@ func (s *StateFile) Check(c ImportCheck) (closes bool, err error) {
 	for _, issuer := range s.Summary.Issuers {
 		if !slices.Contains(c.Issuers, issuer) && !slices.Contains(c.Retired, issuer) {
 			return false, &StateError{StateOtherFile, fmt.Sprintf(
-				"the file has records of issuer %s, which this deployment does not serve: it is another deployment's file, or the issuer is missing in this one's configuration; if it is gone for good, retire it (signer retire-issuer), and its records are left out", adminShorten(issuer, 128))}
+				"the file has records of issuer %s, which this deployment does not serve: it is another deployment's file, or the issuer is missing in this one's configuration; if it is gone for good, retire it (signer retire-issuer; if this deployment's record never had it, put it into issuers for one signer init first), and its records are left out", adminShorten(issuer, 128))}
 		}
 	}
 	if c.Store == "" {

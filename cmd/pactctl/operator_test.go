@@ -6,12 +6,17 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 
+	"github.com/pactsigner/pactsigner/probe"
 	signerv1 "github.com/pactsigner/pactsigner/proto/pact/signer/v1"
 	"github.com/pactsigner/pactsigner/signer"
 )
@@ -141,6 +146,50 @@ func TestOperateNotDurable(t *testing.T) {
 		if code != 0 || !strings.Contains(stdout.String(), test.out) || !strings.HasSuffix(stderr.String(), test.said) {
 			t.Errorf("%s: %d %q %q", test.act, code, stdout, stderr)
 		}
+	}
+}
+
+// retiredService stops everything, and has the probe's kills of an issuer that it serves
+// and of one that it does not.
+type retiredService struct {
+	signerv1.UnimplementedAdminServiceServer
+	killed []string
+}
+
+func (*retiredService) KillStatus(context.Context, *signerv1.KillStatusRequest) (*signerv1.KillStatusResponse, error) {
+	probes := func(id, issuer string) *signerv1.KillEntry {
+		return &signerv1.KillEntry{Id: id, Scope: &signerv1.Scope{Kind: "audience", Value: probe.DefaultKilledAudience, Issuer: issuer}, Reason: signer.ProbeReason}
+	}
+	return &signerv1.KillStatusResponse{Entries: []*signerv1.KillEntry{
+		{Id: "e1", Scope: &signerv1.Scope{Kind: "all"}}, probes("e2", "https://old.example.com"), probes("e3", testIssuer),
+	}}, nil
+}
+
+func (*retiredService) Resume(_ context.Context, req *signerv1.ResumeRequest) (*signerv1.ResumeResponse, error) {
+	return &signerv1.ResumeResponse{Epoch: 2, EntryIds: req.EntryIds, DurableInCustody: true}, nil
+}
+
+func (s *retiredService) Kill(_ context.Context, req *signerv1.KillRequest) (*signerv1.KillResponse, error) {
+	if req.Scope.Issuer != testIssuer {
+		s, err := status.New(codes.InvalidArgument, "not one of this deployment").WithDetails(&errdetails.ErrorInfo{Reason: "INVALID_REQUEST", Domain: "signer.pact"})
+		if err != nil {
+			return nil, err
+		}
+		return nil, s.Err()
+	}
+	s.killed = append(s.killed, req.Scope.Issuer)
+	return &signerv1.KillResponse{}, nil
+}
+
+// Lifting everything throws the probe's kills again, but not those of an issuer that is
+// served no more.
+func TestResumeAllRetired(t *testing.T) {
+	service := &retiredService{}
+	url, token, ca := adminServer(t, service)
+	a, stdout, stderr := testApp("", false)
+	code := a.run(t.Context(), []string{"resume", "--all", "--reason", "over", "--yes", "--server", url, "--token-file", token, "--ca-file", ca})
+	if code != 0 || !slices.Equal(service.killed, []string{testIssuer}) || strings.Count(stdout.String(), "is killed again") != 1 {
+		t.Errorf("%d %q %q, killed %q", code, stdout, stderr, service.killed)
 	}
 }
 

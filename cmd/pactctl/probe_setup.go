@@ -44,9 +44,10 @@ anything. Needs an admin token of role admin. Repeating it makes what is
 missing.
 
 The standing kill is listed apart by kill status and fleet status, and stays
-when resume --all lifts everything else; resume --audience lifts it. The
-audience that is not killed is listed by every caller's status, as that of
-https://probe.invalid.
+when resume --all lifts everything else; resume --audience lifts it. That is so
+for an audience that begins with urn:pact:probe; any other --killed-audience is
+told and lifted as every kill is. The audience that is not killed is listed by
+every caller's status, as that of https://probe.invalid.
 
 --remove lifts the kill and forgets both.`,
 		Example: `  pactctl probe setup --issuer https://pa.example.com --dry-run

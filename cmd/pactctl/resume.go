@@ -92,14 +92,20 @@ func resume(ctx context.Context, a *app, s *operator, req *signerv1.ResumeReques
 		return err
 	}
 	// Everything can only be lifted with all entries, the probe's too.
+	var again []*signerv1.KillEntry
 	for _, e := range standing {
-		if _, err := s.Kill(ctx, &signerv1.KillRequest{Scope: e.Scope, Reason: e.Reason}); err != nil {
+		_, err := s.Kill(ctx, &signerv1.KillRequest{Scope: e.Scope, Reason: e.Reason})
+		if reason(err) == "INVALID_REQUEST" { // its issuer is served no more, and nobody probes it
+			continue
+		}
+		if err != nil {
 			return fmt.Errorf("all is lifted, but the kill that pactctl probe needs is not thrown again: see pactctl kill status, and say pactctl probe setup: %w", err)
 		}
+		again = append(again, e)
 	}
 	return a.print(messageJSON(resp), func(p *printer) {
 		p.say(0, "Lifted %s, epoch %d.", strings.Join(resp.EntryIds, ", "), resp.Epoch)
-		for _, e := range standing {
+		for _, e := range again {
 			p.say(0, "%s is killed again, for pactctl probe.", scopeWords(e.Scope))
 		}
 	})

@@ -77,14 +77,15 @@ func TestTopStopped(t *testing.T) {
 	device := func(id string, ago time.Duration) *signerv1.KillEntry {
 		return &signerv1.KillEntry{Id: id, Scope: &signerv1.Scope{Kind: "device", Value: id}, Time: ts(-ago), Reason: "lost"}
 	}
-	expires := proto.CloneOf(standing)
-	expires.Expires = ts(time.Hour)
+	expires, real := proto.CloneOf(standing), proto.CloneOf(standing)
+	expires.Expires, real.Scope.Value = ts(time.Hour), "https://pa.example.com"
 	for want, kills := range map[string][]*signerv1.KillEntry{
 		"Nothing is stopped  ":                         nil,
 		"Nothing is stopped but the probe's audience ": {standing},
 		"STOPPED: device new and 1 other":              {standing, device("old", time.Hour), device("new", time.Minute)},
 		"STOPPED: everything and 1 other":              {device("new", 0), {Scope: &signerv1.Scope{Kind: "all"}, Time: ts(-time.Hour)}, standing},
 		"STOPPED: audience urn:pact:probe-killed":      {expires},
+		"STOPPED: audience https://pa.example.com":     {real},
 	} {
 		v := topView{picture: &picture{fleet: &signerv1.FleetStatusResponse{Time: ts(0), Kills: kills}}}
 		if got := v.stopped().plain(); !strings.HasPrefix(got, want) {

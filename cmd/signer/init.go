@@ -67,7 +67,7 @@ The token itself is not kept anywhere else. If its file is lost, run init
 		}
 		result, err := server.Init(cmd.Context(), cfg, options)
 		if cfg.Custody.Kind == "vault" && (errors.Is(err, custody.ErrInvalid) || errors.Is(err, custody.ErrUnavailable)) {
-			return fmt.Errorf("%w; `signer vault check` says what is missing in Vault, and `signer vault bootstrap` makes it", err)
+			return fmt.Errorf("%w; `signer vault check` says what is wrong in Vault, and if nobody has prepared it yet, `signer vault bootstrap` does", err)
 		}
 		if err != nil {
 			return err

@@ -196,7 +196,7 @@ func TestInitBeforeBootstrap(t *testing.T) {
 	code, _, errs := run(t, nil, "init", "--insecure-vault", "--insecure-redis", "--show-admin-token", "--set", "custody.kind=vault",
 		"--set", "custody.vault.addresses="+v.Addr, "--set", "custody.vault.auth.method=token", "--set", "custody.vault.auth.tokenFile="+token,
 		"--set", "store.kind=redis", "--set", "store.redis.addresses="+redis.Addr(), "--set", "issuers.0.url=https://pa.example.com")
-	if code != exitFailure || !strings.Contains(errs, "signer vault bootstrap") {
+	if code != exitFailure || !strings.Contains(errs, "if nobody has prepared it yet, `signer vault bootstrap` does") {
 		t.Errorf("%d: %s", code, errs)
 	}
 }

@@ -353,10 +353,19 @@ func newCallError(method, path string, resp *api.Response, err error) *callError
 		e.kind = custody.ErrInvalid
 	case http.StatusNotFound:
 		// With words, it is the mount or the namespace that is not there.
-		if e.reason == "" {
-			e.kind = custody.ErrNotFound
-			e.body, _ = io.ReadAll(resp.Body) // the library left it in memory
+		if e.reason != "" {
+			break
 		}
+		e.body, _ = io.ReadAll(resp.Body) // the library left it in memory
+		var shape struct {
+			Errors *[]string       `json:"errors"`
+			Data   json.RawMessage `json:"data"`
+		}
+		if json.Unmarshal(e.body, &shape) != nil || shape.Errors == nil && shape.Data == nil { // a proxy's
+			e.reason = "not an answer of Vault's"
+			break
+		}
+		e.kind = custody.ErrNotFound
 	}
 	return e
 }

@@ -344,6 +344,9 @@ func TestErrors(t *testing.T) {
 		{404, `{"data":{"data":null,"metadata":{"version":3}}}`, custody.ErrNotFound, nil},
 		{404, `{"errors":["no handler for route \"x\". route entry not found."]}`, custody.ErrUnavailable, custody.ErrNotFound},
 		{404, `<html>404</html>`, custody.ErrUnavailable, custody.ErrNotFound},
+		{404, `{"message":"no Route matched with those values"}`, custody.ErrUnavailable, custody.ErrNotFound}, // a proxy's
+		{404, `{}`, custody.ErrUnavailable, custody.ErrNotFound},
+		{404, `null`, custody.ErrUnavailable, custody.ErrNotFound},
 		{405, `{"errors":["unsupported operation"]}`, custody.ErrUnavailable, nil},
 		{412, `{"errors":["required index state not present"]}`, custody.ErrUnavailable, nil},
 		{429, `{"errors":["request path \"x\": rate limit quota exceeded"]}`, custody.ErrUnavailable, nil},

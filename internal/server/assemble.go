@@ -32,7 +32,7 @@ func (s *Server) assemble(ctx context.Context) error {
 	if err := s.makeKeys(ctx); err != nil {
 		return err
 	}
-	highWater := highWater(s.state.keyring)
+	var highWater killswitch.HighWater = ownHighWater{highWater(s.state.keyring), s.keeper}
 	atStart := highWater
 	if s.state.shared != nil {
 		atStart = &gate{HighWater: highWater, keeper: s.keeper, store: s.state.shared}

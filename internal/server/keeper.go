@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"github.com/pactsigner/pactsigner/custody"
+	"github.com/pactsigner/pactsigner/killswitch"
 )
 
 // recordError: custody answers, and has no record that this replica may go by.
@@ -43,6 +44,7 @@ type keeper struct {
 	mu    sync.Mutex // one change at a time
 	known atomic.Pointer[knownDeployment]
 	wrong atomic.Pointer[error] // why what is known must not be gone by any more; nil: it may be
+	gone  atomic.Int32          // how many looks in a row found no record
 }
 
 type knownDeployment struct {
@@ -88,10 +90,14 @@ func (k *keeper) usable() error {
 // it may be of no use, see usable.
 func (k *keeper) refresh(ctx context.Context) (deployment, uint64, error) {
 	d, rev, err := k.read(ctx)
+	if !errors.Is(err, errRecordGone) {
+		k.gone.Store(0)
+	}
 	switch {
 	case err == nil:
 		d, rev = k.adopt(d, rev)
 		k.wrong.Store(nil)
+	case errors.Is(err, errRecordGone) && k.gone.Add(1) < downAfter: // one may be a hiccup, as in looks
 	case answered(err) && k.known.Load() != nil:
 		k.wrong.Store(&err)
 	}
@@ -110,6 +116,8 @@ func (k *keeper) read(ctx context.Context) (deployment, uint64, error) {
 		return d, rev, errRecordGone
 	case rev == 0:
 		return d, rev, errUninitialised
+	case known != nil && rev < known.revision && d.Store == known.Store:
+		return d, rev, nil // adopt goes by the newer one
 	case d.State != ready:
 		return d, rev, errInitialising
 	case known != nil && known.Store != "" && !known.had(d.Store) && !d.had(known.Store):
@@ -171,4 +179,28 @@ func (k *keeper) change(ctx context.Context, change func(*deployment) error) (de
 		k.adopt(d, rev)
 		return d, nil
 	}
+}
+
+// ownHighWater is the switch's record in custody, as long as that is this deployment's:
+// what is stopped here is no other's concern, and what another stopped is not ours.
+type ownHighWater struct {
+	killswitch.HighWater
+	keeper *keeper
+}
+
+// Load implements killswitch.HighWater.
+func (h ownHighWater) Load(ctx context.Context) (killswitch.State, error) {
+	if err := h.keeper.usable(); errors.Is(err, errRecordOther) {
+		return killswitch.State{}, err
+	}
+	return h.HighWater.Load(ctx)
+}
+
+// Save implements killswitch.HighWater. It looks anew: what it wrote into another
+// deployment's custody, that one would go by.
+func (h ownHighWater) Save(ctx context.Context, s killswitch.State) error {
+	if _, _, err := h.keeper.refresh(ctx); errors.Is(err, errRecordOther) {
+		return err
+	}
+	return h.HighWater.Save(ctx, s)
 }

@@ -166,6 +166,10 @@ func mayRetire(ctx context.Context, cfg config.Config, keyring custody.Keyring, 
 		}
 		return fmt.Errorf("this deployment never had an issuer %s: is it mistyped? It has %s", o.Issuer, strings.Join(has, ", "))
 	}
+	// The list stays one with issuers in it: without any it would let in every issuer.
+	if unknown := d.unknownIssuers(urls(cfg.Issuers)); len(unknown) > 0 {
+		return fmt.Errorf("this configuration has an issuer that the deployment has not, %s: correct it, or run `signer init` with it first, which adds it", strings.Join(unknown, ", "))
+	}
 	if err := unserved(ctx, store, o.Issuer); err != nil {
 		return err
 	}

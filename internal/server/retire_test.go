@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"slices"
 	"strings"
@@ -265,6 +266,13 @@ func TestRetireInterrupted(t *testing.T) {
 			s.awaitReady(t)
 			stop(t, s)
 			k, store, done := openParts(t, without)
+			// The list of issuers never becomes empty: that would let in any.
+			foreign := without
+			foreign.Issuers = slices.Clone(without.Issuers)
+			foreign.Issuers[0].URL, foreign.Issuers[0].SignerURLs = "http://mistyped.localhost", nil
+			if _, err := retire(t.Context(), foreign, k, store, retireNow); err == nil || !strings.Contains(err.Error(), "the deployment has not, http://mistyped.localhost") {
+				t.Fatalf("with a configuration of another issuer: %v", err)
+			}
 			k2, store2 := cut(k, store)
 			if _, err := retire(t.Context(), without, k2, store2, retireNow); !errors.Is(err, errCut) || !strings.Contains(err.Error(), "again") {
 				t.Fatalf("interrupted with %v", err)
@@ -461,10 +469,76 @@ func testRecordGone(t *testing.T, v *servers.Vault, wrapped bool) {
 	goesOn()
 
 	other := map[string]any{"format": 1, "minReader": 1, "write": "w", "data": []byte(`{"format":1,"minReader":1,"state":"ready","store":"ANOTHER"}`)}
+	switches := func() any {
+		t.Helper()
+		path := strings.TrimSuffix(kvPath(c, "metadata"), deploymentName) + "kill-switch"
+		doc, err := kv.Read(path)
+		if err != nil || doc == nil {
+			t.Fatalf("the switch's record in Vault: %v, %v", doc, err)
+		}
+		return doc.Data["current_version"]
+	}
 	write(other)
+	s.unreadyBecause(t, "another deployment's")
+	before := switches()
 	stopped("another deployment's")
+	if now := switches(); now != before {
+		t.Errorf("a kill was written into another deployment's custody: version %v, then %v", before, now)
+	}
 	write(data)
 	goesOn()
+}
+
+// hiccup is a keyring that once in a while has no deployment's record.
+type hiccup struct {
+	custody.Keyring
+	without int
+}
+
+func (h *hiccup) Load(ctx context.Context, name string) (custody.Document, error) {
+	if h.without > 0 && name == deploymentName {
+		h.without--
+		return custody.Document{}, custody.ErrNotFound
+	}
+	return h.Keyring.Load(ctx, name)
+}
+
+// One answer that the record is not there stops nobody, two in a row do.
+func TestRecordGoneIsAskedTwice(t *testing.T) {
+	c := testConfig(t)
+	stop(t, launch(t, c))
+	state, err := openState(t.Context(), c, openOptions{}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := state.close(); err != nil {
+			t.Error(err)
+		}
+	})
+	h := &hiccup{Keyring: state.keyring}
+	k := &keeper{keyring: h}
+	looks := func(without int) error {
+		t.Helper()
+		h.without = without
+		for range max(without, 1) {
+			_, _, err := k.refresh(t.Context())
+			if without > 0 != errors.Is(err, errRecordGone) {
+				t.Fatalf("a look: %v", err)
+			}
+		}
+		return k.usable()
+	}
+	for range 2 {
+		for _, without := range []int{0, 1, 0} {
+			if err := looks(without); err != nil {
+				t.Errorf("after %d looks without it: %v", without, err)
+			}
+		}
+		if err := looks(2); !errors.Is(err, errRecordGone) {
+			t.Errorf("after two looks without it: %v", err)
+		}
+	}
 }
 
 // Custody that is away is not custody without the record.

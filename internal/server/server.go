@@ -1,8 +1,9 @@
 // Package server assembles a signer: custody, store, key rotation, kill switch,
 // the services and their four listeners, from one configuration.
 //
-// A Server holds no global state: a process may run several, each with its own
-// data folder and ports. Start returns once everything listens; Ready tells when
+// A Server holds no global state, but that tracing takes OTEL_ variables out of the
+// process and the tracing library's errors into its own log: a process may run
+// several, each with its own data folder and ports. Start returns once everything listens; Ready tells when
 // it may sign. Shutdown lets requests in flight finish and leaves nothing half
 // written; killed at any moment instead, what was acknowledged is there at the
 // next start.
