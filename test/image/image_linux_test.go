@@ -19,7 +19,6 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
-	"io"
 	"io/fs"
 	"maps"
 	"math/big"
@@ -206,10 +205,10 @@ func (b buildah) run(args ...string) string {
 	cmd.Env = append(os.Environ(), "TMPDIR="+b.dir)
 	// Its mounts, of this machine's Go and caches, end with it.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
-	var stdout, all bytes.Buffer
-	cmd.Stdout, cmd.Stderr = io.MultiWriter(&stdout, &all), &all
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {
-		b.t.Fatalf("buildah %s: %v\n%s", args[0], err, &all)
+		b.t.Fatalf("buildah %s: %v\n%s%s", args[0], err, &stdout, &stderr)
 	}
 	return strings.TrimSpace(stdout.String())
 }
