@@ -50,10 +50,11 @@ lint: generate-check
 	$(GO) vet ./...
 	$(TOOL) staticcheck ./...
 
-# The generated code under proto/, from the .proto files and gateway.yaml.
+# The generated code under proto/, from the .proto files and each one's gateway.yaml.
 generate:
 	$(TOOL) buf lint
-	$(TOOL) buf generate
+	$(TOOL) buf generate --path proto/pact/signer
+	$(TOOL) buf generate --path proto/pact/agent --template buf.gen.agent.yaml
 
 # Fails if `make generate` would change anything.
 generate-check: generate
