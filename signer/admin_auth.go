@@ -15,8 +15,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"github.com/pactsigner/pactsigner/internal/gateway"
 	signerv1 "github.com/pactsigner/pactsigner/proto/pact/signer/v1"
 )
 
@@ -161,27 +161,14 @@ func (a *Admin) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInf
 	if ctx, err = a.admit(ctx, info.FullMethod); err != nil {
 		return err
 	}
-	err = handler(srv, &adminStream{ss, ctx})
+	err = handler(srv, &gateway.ServerStream{
+		ServerStream: ss, Ctx: ctx, Check: func(m proto.Message) error { return adminRefuseUnknown(m) },
+	})
 	a.recordHead(ctx, info.FullMethod, err == nil)
 	if err != nil {
 		return a.failure(ctx, info.FullMethod, err)
 	}
 	return nil
-}
-
-// adminStream knows its caller and takes no unknown fields.
-type adminStream struct {
-	grpc.ServerStream
-	ctx context.Context
-}
-
-func (s *adminStream) Context() context.Context { return s.ctx }
-
-func (s *adminStream) RecvMsg(m any) error {
-	if err := s.ServerStream.RecvMsg(m); err != nil {
-		return err
-	}
-	return adminRefuseUnknown(m)
 }
 
 // recovered turns a panic into an error, so that one call cannot end the signer.
@@ -200,20 +187,10 @@ func adminRefuseUnknown(req any) error {
 	if !ok {
 		return nil
 	}
-	return adminUnknownFields(m.ProtoReflect())
-}
-
-func adminUnknownFields(m protoreflect.Message) (err error) {
-	if len(m.GetUnknown()) > 0 {
-		return adminInvalid(string(m.Descriptor().Name()), "has a field that this signer does not know; is it older than its client?")
+	if at := gateway.Unknown(m.ProtoReflect()); at != nil {
+		return adminInvalid(string(at.Descriptor().Name()), "has a field that this signer does not know; is it older than its client?")
 	}
-	m.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
-		if f.Message() != nil && !f.IsList() && !f.IsMap() { // requests hold no lists of messages
-			err = adminUnknownFields(v.Message())
-		}
-		return err == nil
-	})
-	return err
+	return nil
 }
 
 var _ signerv1.AdminServiceServer = (*Admin)(nil)

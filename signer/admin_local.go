@@ -26,17 +26,13 @@ func (a *Admin) Token(name string) (AdminToken, bool) {
 // token, whom it has authenticated. The token's role bounds it as on the listener,
 // and its name is the actor of what it does.
 func (a *Admin) As(t AdminToken) signerv1.AdminServiceClient {
-	return signerv1.NewAdminServiceClient(&adminConn{a: a, as: t})
+	return signerv1.NewAdminServiceClient(a.inProcess().Conn(func(ctx context.Context) context.Context {
+		if t.Role == 0 {
+			return ctx
+		}
+		return context.WithValue(ctx, adminVouchedKey{}, t)
+	}))
 }
 
 // adminVouchedKey holds the AdminToken of a caller that As vouches for.
 type adminVouchedKey struct{}
-
-// incoming is the context in which the service receives a call of this connection.
-func (c *adminConn) incoming(ctx context.Context) context.Context {
-	ctx = adminIncoming(ctx)
-	if c.as.Role != 0 {
-		ctx = context.WithValue(ctx, adminVouchedKey{}, c.as)
-	}
-	return ctx
-}

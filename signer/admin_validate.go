@@ -11,6 +11,8 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/pactsigner/pactsigner/internal/gateway"
 )
 
 // The bounds of what an operator may send.
@@ -51,12 +53,7 @@ func adminThumbprint(field, s string) error {
 }
 
 // adminShorten keeps a refused value from filling the message.
-func adminShorten(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	return strings.ToValidUTF8(s[:n], "") + "…"
-}
+func adminShorten(s string, n int) string { return gateway.Shorten(s, n) }
 
 // adminDuration reads an optional duration: unset or zero is 0, else positive and
 // at most limit.

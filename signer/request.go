@@ -10,6 +10,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"github.com/pactsigner/pactsigner/internal/gateway"
 	signerv1 "github.com/pactsigner/pactsigner/proto/pact/signer/v1"
 )
 
@@ -37,19 +38,14 @@ func checkText(field, value string, most int) error {
 // checkKnown refuses fields that this version does not know: a caller must not
 // believe that they were heeded.
 func checkKnown(m protoreflect.Message) error {
-	if unknown := m.GetUnknown(); bytes.Equal(unknown, unreadable) {
-		return invalid(fmt.Sprintf("%s: cannot be decoded", m.Descriptor().Name()))
-	} else if len(unknown) > 0 {
-		return invalid(fmt.Sprintf("%s: has a field that this signer does not know", m.Descriptor().Name()))
+	switch at := gateway.Unknown(m); {
+	case at == nil:
+		return nil
+	case bytes.Equal(at.GetUnknown(), unreadable):
+		return invalid(fmt.Sprintf("%s: cannot be decoded", at.Descriptor().Name()))
+	default:
+		return invalid(fmt.Sprintf("%s: has a field that this signer does not know", at.Descriptor().Name()))
 	}
-	var err error
-	m.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
-		if f.Message() != nil && !f.IsList() && !f.IsMap() {
-			err = checkKnown(v.Message())
-		}
-		return err == nil
-	})
-	return err
 }
 
 // strict refuses unknown members. Repeated ones, other cases, invalid UTF-8 and
