@@ -68,6 +68,7 @@ type Config struct {
 type Agent struct {
 	cfg     Config
 	store   Store
+	changes *changes
 	params  Params
 	box     *box
 	keys    *jwks.Cache
@@ -105,9 +106,8 @@ func Open(cfg Config) (*Agent, error) {
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("agent: %w", err)
 	}
-	a := &Agent{
-		cfg: cfg, store: cfg.Store, params: cfg.Params,
-	}
+	a := &Agent{cfg: cfg, changes: &changes{now: cfg.Now}, params: cfg.Params}
+	a.store = &toldStore{cfg.Store, a.changes}
 	a.hold()
 	a.tokens.init()
 	if err := a.loadSettings(); err != nil {
@@ -207,7 +207,8 @@ func (a *Agent) do(ctx context.Context, req egress.Request) (egress.Response, er
 	return n.Do(ctx, req)
 }
 
-func (a *Agent) now() time.Time { return a.cfg.Now() }
+// now is the time, in UTC: views carry it to surfaces in other zones.
+func (a *Agent) now() time.Time { return a.cfg.Now().UTC() }
 
 // fetchKeys gets a key set for the cache (MD-7).
 func (a *Agent) fetchKeys(ctx context.Context, u string) ([]byte, error) {

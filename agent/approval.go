@@ -1,15 +1,13 @@
 package agent
 
 import (
+	"bytes"
 	"context"
-	"reflect"
 	"strings"
-)
+	"time"
 
-// approval is what the owner decided on. What is sent is held to it (AP-3).
-type approval struct {
-	ApprovalRequest
-}
+	"github.com/go-json-experiment/json"
+)
 
 // approvalDigest is the SHA-256 of a message's body without its contextId: that
 // one the business mints, later than the owner decides (PO-5), and it is no part
@@ -38,71 +36,123 @@ func (a *Agent) askApproval(ctx context.Context, op *operation) error {
 		return err
 	}
 	if op.approved != nil {
-		if op.approved.same(req) {
+		if op.approved.Request.same(req) {
 			return nil
 		}
 		req.Changed = true // AP-3
 	}
-	decided, err := a.decide(ctx, op, req, confirmed)
+	if confirmed {
+		if op.caller.Shown != nil {
+			op.caller.Shown(req)
+		}
+		op.approved = &approval{Request: req}
+		return a.confirmedInstead(ctx, op, req)
+	}
+	p, err := a.decide(ctx, op, req)
 	if err != nil {
 		return err
 	}
-	if !decided {
-		return refuse(StatusDenied, ReasonApprovalDenied, "the owner declined")
-	}
-	op.approved = &approval{req}
+	op.approved = p
 	op.result.Approval = nil
 	return nil
 }
 
-// decide gets the one explicit decision (AP-1, AP-4, AP-5).
-func (a *Agent) decide(ctx context.Context, op *operation, req ApprovalRequest, confirmed bool) (bool, error) {
+// decide gets the one explicit decision (AP-1, AP-4): now, or later by the record
+// that it leaves. The error is a *Refusal unless the owner approved.
+func (a *Agent) decide(ctx context.Context, op *operation, req ApprovalRequest) (*approval, error) {
 	c := op.caller
-	if confirmed {
-		if c.Shown != nil {
-			c.Shown(req)
-		}
-		return true, nil
+	asks := c.Approve != nil && c.Human == HumanInteractive
+	if c.Human == HumanNone && c.Origin == OriginOwner { // and nobody looks later
+		op.result.Approval = req.view()
+		return nil, refuse(StatusApprovalRequired, ReasonApprovalUnavailable, "the owner must approve this: %s", req.why())
 	}
-	op.result.Approval = req.view()
-	if c.Approve == nil || c.Human != HumanInteractive {
+	if asks {
+		release, err := a.takeInput(ctx, op) // DA-13
+		if err != nil {
+			op.result.Approval = req.view()
+			return nil, err
+		}
+		defer release()
+	}
+	p, err := a.openApproval(ctx, op, req, asks)
+	if err != nil {
+		return nil, err
+	}
+	op.result.Approval = p.view()
+	if !asks {
+		op.asking = nil // another one has its place
 		reason := ReasonApprovalRequired
 		if req.Exceeds && req.Effect == EffectInspect { // AD-9: the token alone asks for it
 			reason = ReasonTokenExceeds
 		}
-		if c.Human == HumanNone && c.Origin == OriginOwner {
-			reason = ReasonApprovalUnavailable
-		}
-		why := "it may change something"
-		if !req.SentBefore.IsZero() {
-			why = "it asks what became of a message that may change something, and a business that never got it carries it out now"
-		}
-		if req.Exceeds {
-			why = "the permission's token can do more than it needs"
-		}
-		if req.Changed {
-			why = "it differs from what was approved: it now needs " + or(strings.Join(shown(ids(req.Scopes)), ", "), "no permission")
-		}
-		return false, refuse(StatusApprovalRequired, reason, "the owner must approve this: %s", why)
+		return nil, refuse(StatusApprovalRequired, reason, "the owner must approve this: %s", req.why())
 	}
-	release, err := a.takeInput(ctx, op) // DA-13
-	if err != nil {
-		return false, err
-	}
-	defer release()
-	if err := a.awaiting(ctx, op, conversationAwaitingLocal); err != nil {
-		return false, err
-	}
+	op.asking = p
 	c.tell(Event{Kind: EventApproval, Business: op.business.Card.Name})
-	ok := false
-	err = a.whileHeld(ctx, op, func(ctx context.Context) (err error) {
-		ok, err = c.Approve(ctx, req)
+	if p, err = a.askOwner(ctx, op, p); err != nil {
+		return nil, err
+	}
+	op.result.Approval = p.view()
+	switch p.State {
+	case ApprovalApproved:
+		return p, a.renewTurn(ctx, op)
+	case ApprovalDenied:
+		return nil, refuse(StatusDenied, ReasonApprovalDenied, "the owner declined")
+	}
+	return nil, p.over()
+}
+
+// askOwner asks by the caller's callback, and at the same time looks whether a
+// decision is made elsewhere (Decide): that one counts, and ends the callback's
+// context. It returns the record as it is then.
+func (a *Agent) askOwner(ctx context.Context, op *operation, p *approval) (*approval, error) {
+	yes := false
+	err := a.whileHeld(ctx, op, func(ctx context.Context) (err error) {
+		asking, stop := context.WithCancelCause(ctx)
+		watched := make(chan struct{})
+		go func() {
+			defer close(watched)
+			if a.untilDecided(asking, p) {
+				stop(ErrDecided)
+			}
+		}()
+		defer func() { stop(nil); <-watched }()
+		yes, err = op.caller.Approve(asking, p.Request)
 		return err
 	})
-	if err != nil {
-		return false, err
-	}
-	return ok, a.renewTurn(ctx, op)
+	heard := a.store.Update(context.WithoutCancel(ctx), func(tx Tx) error {
+		q, e := get[approval](tx, p.Principal, p.ID)
+		if e != nil {
+			return e
+		}
+		p = q
+		switch {
+		case p.State != ApprovalPending: // decided elsewhere
+			return nil
+		case err != nil:
+			return err
+		case ctx.Err() != nil: // who left did not answer
+			return context.Cause(ctx)
+		case p.LeaseOwner != op.owner:
+			return refuse(StatusBlocked, ReasonBusy, "another turn of conversation %s is under way", p.Conversation)
+		}
+		a.decided(p, yes, op.caller)
+		return put(tx, p)
+	})
+	return p, heard
+}
+
+// untilDecided waits until an approval is not pending any more, or ctx ends, and
+// tells which.
+func (a *Agent) untilDecided(ctx context.Context, p *approval) (decided bool) {
+	return nil == a.follow(ctx, KindApproval, p.Principal, p.ID, func() (done bool, _ error) {
+		_ = a.store.View(ctx, func(tx Tx) error { // if it fails now it may work the next time
+			now, err := get[approval](tx, p.Principal, p.ID)
+			done = err == nil && now.State != ApprovalPending
+			return err
+		})
+		return done, nil
+	})
 }
 
 // approvalRequest is the whole of what is decided (AP-2).
@@ -125,18 +175,53 @@ func (op *operation) approvalRequest() (ApprovalRequest, error) {
 	return req, nil
 }
 
-func (p *approval) same(req ApprovalRequest) bool {
-	old := p.ApprovalRequest
-	old.Changed, req.Changed = false, false
-	return reflect.DeepEqual(old, req)
+// same reports whether what was approved is what is asked (AP-3).
+func (r ApprovalRequest) same(other ApprovalRequest) bool {
+	return r.Digest == other.Digest && r.sameAsk(other)
+}
+
+// sameAsk is same but for the message's id.
+func (r ApprovalRequest) sameAsk(other ApprovalRequest) bool {
+	form := func(r ApprovalRequest) []byte {
+		r.ID, r.Digest, r.Changed, r.SentBefore = "", "", false, r.SentBefore.UTC()
+		b, err := json.Marshal(r, json.Deterministic(true))
+		if err != nil { // it holds text, booleans and a time
+			return nil
+		}
+		return b
+	}
+	x, y := form(r), form(other)
+	return x != nil && bytes.Equal(x, y)
+}
+
+// why is why the owner is asked.
+func (r ApprovalRequest) why() string {
+	switch {
+	case r.Changed:
+		return "it differs from what was approved: it now needs " + or(strings.Join(shown(ids(r.Scopes)), ", "), "no permission")
+	case r.Exceeds:
+		return "the permission's token can do more than it needs"
+	case !r.SentBefore.IsZero():
+		return "it asks what became of a message that may change something, and a business that never got it carries it out now"
+	}
+	return "it may change something"
 }
 
 func (r ApprovalRequest) view() *ApprovalView {
 	return &ApprovalView{
-		BusinessName: r.Business, Destination: r.Destination, Message: r.Message, Effect: r.Effect,
-		Scopes: ids(r.Scopes), Permissions: r.Scopes, Digest: r.Digest, Exceeds: r.Exceeds, TokenPermissions: r.TokenScopes,
+		ID: r.ID, BusinessName: r.Business, Destination: r.Destination, Message: r.Message, Effect: r.Effect,
+		Scopes: ids(r.Scopes), Permissions: nonNil(r.Scopes), Digest: r.Digest, Exceeds: r.Exceeds, TokenPermissions: r.TokenScopes,
 		Changed: r.Changed, SentBefore: r.SentBefore,
 	}
+}
+
+// view is the approval as a surface shows it.
+func (p *approval) view() *ApprovalView {
+	v := p.Request.view()
+	v.State, v.Reason, v.Business, v.Conversation = p.State, p.Reason, p.Business, p.Conversation
+	v.Task, v.Actor, v.Created, v.Expires = p.Task, p.Actor, p.Created, p.Expires
+	v.Decided, v.DecidedBy, v.SentMessage, v.Authorization, v.Next = p.Decided, p.DecidedBy, p.SentMessage, p.Authorization, p.Next
+	return v
 }
 
 func ids(scopes []Scope) []string {
@@ -145,4 +230,20 @@ func ids(scopes []Scope) []string {
 		out[i] = s.ID
 	}
 	return out
+}
+
+// decided takes down the owner's word.
+func (a *Agent) decided(p *approval, yes bool, by Caller) {
+	p.Decided, p.DecidedBy = a.now(), by.actor()
+	p.State, p.Reason = ApprovalDenied, ReasonApprovalDenied
+	if yes {
+		p.State, p.Reason, p.Expires = ApprovalApproved, "", latest(p.Expires, a.now().Add(a.params.ApprovalLife))
+	}
+}
+
+func latest(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }

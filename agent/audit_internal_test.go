@@ -139,10 +139,10 @@ func TestLastLookBeforeSending(t *testing.T) {
 		"other bytes":           func(_ *operation, m *message) { m.Body += " " },
 		"another text":          func(_ *operation, m *message) { m.Text = "Cancel B" },
 		"another messageId":     func(_ *operation, m *message) { m.WireID = "m-2" },
-		"approved another":      func(op *operation, _ *message) { op.approved.Digest = digest([]byte("x")) },
+		"approved another":      func(op *operation, _ *message) { op.approved.Request.Digest = digest([]byte("x")) },
 		"recorded as another's": func(_ *operation, m *message) { m.Approved = "" },
 	} {
-		op := &operation{approved: &approval{ApprovalRequest{Digest: approved}}}
+		op := &operation{approved: &approval{Request: ApprovalRequest{Digest: approved}}}
 		m := &message{WireID: "m-1", Text: "Cancel A", Body: string(body), BodyDigest: digest(body), Approved: approved, Effect: EffectChange}
 		change(op, m)
 		// An Agent without a store: one that went on would panic.

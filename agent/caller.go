@@ -1,10 +1,14 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 )
 
 // CallerOrigin says what acts through the agent (AD-2, AD-3). It comes from the
@@ -36,8 +40,12 @@ const (
 // there is no default principal (ID-7).
 type Caller struct {
 	Principal string // required
-	Origin    CallerOrigin
-	Human     HumanInput
+	// Actor names who acts, as records keep it: a surface and a name on it, such as
+	// "token ops". At most 200 bytes, printable; empty is the origin. It decides
+	// nothing.
+	Actor  string
+	Origin CallerOrigin
+	Human  HumanInput
 	// Task is the record of the task that acts. Origin and Human are what it says,
 	// whatever they are here (AD-3). nil on the owner's own command line.
 	Task *Task
@@ -53,7 +61,9 @@ type Caller struct {
 	Confirmed bool
 	// Shown is told what a pre-confirmation confirms. May be nil.
 	Shown func(ApprovalRequest)
-	// Approve asks the owner for one decision (AP-1). nil: nobody can be asked now.
+	// Approve asks the owner for one decision (AP-1). It must return when its context
+	// ends, as it does when they decide elsewhere: its cause is ErrDecided then. nil:
+	// nobody can be asked now.
 	Approve func(context.Context, ApprovalRequest) (bool, error)
 	// SignIn shows a sign-in link to the owner, and to nobody else (DA-14); it does
 	// not wait. nil: the link is not shown, and what needs one ends as
@@ -68,6 +78,10 @@ type Caller struct {
 // and does not stay pending (DA-8, DA-17).
 var ErrAborted = errors.New("given up by the owner")
 
+// ErrStopping is the cancellation cause by which a program says that it stops: what
+// waits for the owner then stays open, for another program to go on with.
+var ErrStopping = errors.New("the program stops")
+
 // check holds a caller to its form, and its origin and human mode to the task
 // record (AD-3).
 func (c *Caller) check() error {
@@ -76,6 +90,9 @@ func (c *Caller) check() error {
 	}
 	if len(c.Principal) > maxScopeID {
 		return fmt.Errorf("caller: Principal is longer than %d bytes", maxScopeID)
+	}
+	if len(c.Actor) > maxScopeID || !utf8.ValidString(c.Actor) || strings.ContainsFunc(c.Actor, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return fmt.Errorf("caller: Actor is longer than %d bytes, or not printable", maxScopeID)
 	}
 	switch t := c.Task; {
 	case t == nil && (c.Origin == OriginOwner || c.Origin == ""):
@@ -88,6 +105,9 @@ func (c *Caller) check() error {
 	}
 	return nil
 }
+
+// actor is who acts, as records keep it.
+func (c Caller) actor() string { return cmp.Or(c.Actor, string(c.Origin)) }
 
 func (c Caller) owner() bool { return c.Origin == OriginOwner || c.Origin == OriginOwnerCLI }
 
@@ -121,12 +141,14 @@ const (
 	EventApproval    EventKind = "awaiting_local_approval"
 	EventConsent     EventKind = "awaiting_business_consent"
 	EventPolling     EventKind = "polling"
+	EventElsewhere   EventKind = "consent_elsewhere" // another program or call polls; this one watches (DA-4)
 	EventRefreshing  EventKind = "refreshing"
 	EventIntroducing EventKind = "introducing"
 	EventSending     EventKind = "sending"
 	EventWaiting     EventKind = "waiting" // until Until, then again
 	EventStepUp      EventKind = "step_up"
 	EventVerifying   EventKind = "verifying"
+	EventTending     EventKind = "tending" // Detail is what went wrong, of Tend; it goes on
 )
 
 // Event is a step of an operation. It holds no secrets.
@@ -139,6 +161,9 @@ type Event struct {
 
 // ApprovalRequest is what the owner decides on, whole (AP-2).
 type ApprovalRequest struct {
+	// ID is of the record by which any surface of the owner can decide it (Decide);
+	// empty for what is pre-confirmed.
+	ID          string
 	Business    string // its name; untrusted
 	Destination string // where it goes
 	Message     string // all of it

@@ -41,6 +41,19 @@ func (a *Agent) settleOnce(ctx context.Context, principal, id, state string, rea
 	return z, err
 }
 
+// giveUp ends a sign-in for who gives it up, if it is pending, and returns it as it
+// ended.
+func (a *Agent) giveUp(ctx context.Context, c Caller, id string) (z *authorization, err error) {
+	err = a.store.Update(ctx, func(tx Tx) error {
+		if z, err = get[authorization](tx, c.Principal, id); err != nil || z.State != authorizationPending {
+			return err
+		}
+		z.SettledBy = c.actor()
+		return settle(tx, z, authorizationCancelled, ReasonUserCancelled, a.now())
+	})
+	return z, err
+}
+
 // AuthorizeRequest asks for permissions at a business.
 type AuthorizeRequest struct {
 	Business string   // id, domain or card URL
@@ -109,8 +122,10 @@ func (a *Agent) getConsent(ctx context.Context, op *operation) error {
 			return err
 		}
 	}
-	name := op.business.Card.Name
 	op.setAuthorization(a, z)
+	if err := a.awaitSignIn(ctx, op, z); err != nil {
+		return err
+	}
 	if !a.now().Before(z.Deadline) { // DA-10: its codes go now
 		if z, err = a.settleOnce(ctx, z.Principal, z.ID, authorizationExpired, ReasonConsentExpired); err != nil {
 			return err
@@ -121,11 +136,7 @@ func (a *Agent) getConsent(ctx context.Context, op *operation) error {
 	if op.caller.SignIn == nil || op.caller.Human != HumanInteractive {
 		return refuse(StatusNeedsUserAction, ReasonSignInPending, "the owner must sign in at the business: pactctl authorization wait %s", z.ID)
 	}
-	if err := a.showSignIn(ctx, op.caller, z); err != nil {
-		return err
-	}
-	op.caller.tell(Event{Kind: EventConsent, Business: name, Until: z.Deadline})
-	z, err = a.waitFor(ctx, op, z.ID)
+	z, err = a.poller(op, z.ID).attend(ctx, z)
 	if z != nil {
 		op.setAuthorization(a, z)
 	}
@@ -223,7 +234,7 @@ func (a *Agent) claimSignIn(ctx context.Context, op *operation) (z *authorizatio
 				return err
 			}
 			z = &authorization{
-				Task: task, Network: network,
+				Task: task, Network: network, Actor: op.caller.actor(),
 				Head:         Head{ID: newID("signin"), Principal: op.who.principal, Business: op.business.ID, State: authorizationStarting, Created: a.now()},
 				Binding:      op.who.binding.ID,
 				CardRevision: op.business.CardRevision,
@@ -246,7 +257,7 @@ func (a *Agent) claimSignIn(ctx context.Context, op *operation) (z *authorizatio
 func (a *Agent) startAuthorization(ctx context.Context, op *operation, z *authorization) (_ *authorization, err error) {
 	defer func() {
 		if err != nil { // if that fails it is given up by its lease
-			_ = a.store.Update(context.Background(), func(tx Tx) error {
+			_ = a.store.Update(context.WithoutCancel(ctx), func(tx Tx) error {
 				return errors.Join(tx.Delete(KindAuthorization, z.Principal, z.ID), tx.DeleteSecret(z.ID))
 			})
 		}

@@ -327,7 +327,52 @@ func TestConsentInterrupted(t *testing.T) {
 	}
 }
 
-// DA-4: one runtime polls a code.
+// DA-8: an owner who gives up while the link is shown, before anything was polled,
+// has given up; also one who does so where they attach.
+func TestGivenUpAtTheLink(t *testing.T) {
+	for name, cause := range map[string]error{"given up": agent.ErrAborted, "left": context.Canceled} {
+		for _, returns := range []bool{true, false} {
+			t.Run(fmt.Sprint(name, returns), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					w := newWorld(t)
+					a := w.enrolled()
+					for _, again := range []bool{false, true} {
+						id := ""
+						if again {
+							id = w.begin(a, assistant("t-1"), "trips:read").Authorization.ID
+						}
+						ctx, cancel := context.WithCancelCause(t.Context())
+						c := w.person()
+						c.SignIn = func(ctx context.Context, _ agent.SignIn) error {
+							cancel(cause)
+							if returns {
+								return nil
+							}
+							return context.Cause(ctx)
+						}
+						var r agent.Result
+						var err error
+						if again {
+							r, err = a.WaitAuthorization(ctx, c, id)
+						} else {
+							r, err = a.Authorize(ctx, c, agent.AuthorizeRequest{Business: cardURL, Scopes: []string{"trips:read"}})
+						}
+						status, state := agent.StatusNeedsUserAction, "pending"
+						if cause == agent.ErrAborted {
+							status, state = agent.StatusCancelled, "cancelled"
+						}
+						if err != nil || r.Status != status || r.Authorization.State != state || len(w.polls()) != 0 {
+							t.Errorf("%+v, %v", r, err)
+						}
+					}
+				})
+			})
+		}
+	}
+}
+
+// DA-4: one runtime polls a code; whoever else waits sees the link, is told so, and
+// gets what that one finds.
 func TestConsentElsewhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -339,13 +384,43 @@ func TestConsentElsewhere(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r, err := w.open().WaitAuthorization(t.Context(), owner(), list[0].ID)
-		if err != nil || r.Reason != agent.ReasonConsentElsewhere {
-			t.Errorf("got %+v, %v", r, err)
+		for name, b := range map[string]*agent.Agent{"same program": a, "another": w.open()} {
+			c, shown := patient(w), 0
+			c.SignIn = func(_ context.Context, s agent.SignIn) error { shown++; return nil }
+			var told []agent.Event
+			c.Progress = func(e agent.Event) { told = append(told, e) }
+			go func() {
+				r, err := b.WaitAuthorization(t.Context(), c, list[0].ID)
+				if err != nil {
+					t.Error(err)
+				}
+				if shown != 1 || len(told) != 2 || told[1].Kind != agent.EventElsewhere || strings.Contains(told[1].Detail, agent.ReasonLeaseLost) {
+					t.Errorf("%s: shown %d times, told %+v", name, shown, told)
+				}
+				done <- r
+			}()
 		}
+		time.Sleep(61 * time.Second)
 		w.biz.allow("trips:read")
-		<-done
+		grant := (<-done).Grant.ID
+		for range 2 {
+			if r := <-done; r.Status != agent.StatusDone || r.Grant == nil || r.Grant.ID != grant {
+				t.Errorf("a waiter: %+v", r)
+			}
+		}
+		everyInterval(t, w)
 	})
+}
+
+// everyInterval holds all polls to one interval of 5 s.
+func everyInterval(t *testing.T, w *world) {
+	t.Helper()
+	polls := w.polls()
+	for i := 1; i < len(polls); i++ {
+		if d := polls[i].at.Sub(polls[i-1].at); d < 5*time.Second {
+			t.Errorf("two polls within %v", d)
+		}
+	}
 }
 
 // DA-9, PO-7: what was true at the start is asked before every poll.

@@ -58,7 +58,7 @@ func (a *Agent) enterConversation(ctx context.Context, op *operation) error {
 // A conversation that was begun for an operation that nothing came of is no
 // conversation.
 func (a *Agent) leaveConversation(op *operation) {
-	_ = a.store.Update(context.Background(), func(tx Tx) error {
+	_ = a.store.Update(withActor(context.Background(), op.caller), func(tx Tx) error {
 		c := op.conversation
 		if op.req.Conversation == "" && c.State == conversationDiscovered {
 			if _, err := findOne[message](tx, Query{Principal: c.Principal, Conversation: c.ID}); errors.Is(err, ErrNotFound) {
@@ -78,7 +78,7 @@ func (a *Agent) leaveConversation(op *operation) {
 // renewTurn renews the turn's lease (CV-2). If somebody else took it meanwhile,
 // the turn is over.
 func (a *Agent) renewTurn(ctx context.Context, op *operation) error {
-	return a.changeConversation(ctx, op, func(c *conversation) {})
+	return a.changeConversation(quietly(ctx), op, func(c *conversation) {})
 }
 
 // setConversation moves the conversation on, and renews the lease.
@@ -167,7 +167,7 @@ func (a *Agent) changeIn(tx Tx, op *operation, change func(*conversation)) error
 // sent; what happened on the wire is recorded where it happens.
 func (a *Agent) refused(op *operation, err error) error {
 	var r *Refusal
-	if err == nil || op.conversation == nil || op.reconciling || !errors.As(err, &r) {
+	if err == nil || op.conversation == nil || op.reconciling || op.repeats || !errors.As(err, &r) {
 		return err
 	}
 	state := ""
@@ -191,7 +191,7 @@ func (a *Agent) refused(op *operation, err error) error {
 	case conversationClosed, conversationUnknown: // what the wire left says more
 		return err
 	}
-	if e := a.setConversation(context.Background(), op, state, r.Reason); e != nil && ReasonOf(e) == "" {
+	if e := a.setConversation(withActor(context.Background(), op.caller), op, state, r.Reason); e != nil && ReasonOf(e) == "" {
 		return e
 	}
 	return err
@@ -207,7 +207,7 @@ type ConversationView struct {
 	ContextID    string        `json:"contextId,omitzero"`
 	Created      time.Time     `json:"created"`
 	Updated      time.Time     `json:"updated"`
-	Messages     []MessageView `json:"messages,omitzero"` // oldest first; only of one conversation
+	Messages     []MessageView `json:"messages,omitempty"` // oldest first; only of one conversation
 }
 
 // MessageView is one turn. Reply is untrusted data (RD-4).
@@ -227,6 +227,8 @@ type MessageView struct {
 	Received     time.Time     `json:"received,omitzero"`
 	Reply        string        `json:"reply,omitzero"`
 	Evidence     *EvidenceView `json:"evidence,omitzero"`
+	Actor        string        `json:"actor,omitzero"`    // who asked for it
+	Approval     string        `json:"approval,omitzero"` // that it was sent under
 }
 
 func conversationView(c *conversation, name string) ConversationView {
@@ -284,7 +286,7 @@ func messageView(m *message) MessageView {
 	v := MessageView{
 		ID: m.ID, State: m.State, Reason: m.Reason, Introduction: m.Introduction, MessageID: m.WireID,
 		Text: m.Text, Effect: m.Effect, Scopes: nonNil(m.Scopes), Digest: m.BodyDigest, Attempts: m.Attempts,
-		Created: m.Created, Sent: m.Sent, Received: m.Received, Reply: m.Reply,
+		Created: m.Created, Sent: m.Sent, Received: m.Received, Reply: m.Reply, Actor: m.Actor, Approval: m.Approval,
 	}
 	if m.Verdict != "" {
 		v.Evidence = &EvidenceView{Receipt: m.Receipt, Verdict: m.Verdict}

@@ -283,6 +283,7 @@ type crashed struct {
 	text  string // of its change
 	dir   string
 	ended bool // it was not killed
+	asked bool // its change waits for an approval, which outlives who asked
 	agent *agent.Agent
 	close func()
 	met   map[string]bool
@@ -306,7 +307,7 @@ func (c *crashed) settled() (change *agent.MessageView) {
 		if err != nil {
 			c.errorf("%v", err)
 		}
-		if v.State == "sending" || v.State == "awaiting_local_authority" || v.State == "discovered" {
+		if v.State == "sending" || v.State == "awaiting_local_authority" && !c.asked || v.State == "discovered" {
 			c.errorf("the conversation is still %s", v.State)
 		}
 		for _, m := range v.Messages {
@@ -523,6 +524,51 @@ func TestKilledAtEveryStepOfAReconcile(t *testing.T) {
 	})
 }
 
+// AP-1, AP-3, CV-2, RS-1, RS-2, RS-3: killed at each step of what the owner approved by its
+// record, from their word to the business's reply: it is pending, approved or sent when the
+// next program starts, the owner can go on with what was not sent, and it is carried out once.
+func TestKilledAtEveryStepOfAnApproval(t *testing.T) {
+	t.Parallel()
+	m := newMarket(t, nil)
+	ctx := context.Background()
+	m.walk(job{Do: "decide", meets: []string{
+		"approval pending", "approval approved", "approval sent",
+		"change cancelled never_sent", "change outcome_unknown interrupted_during_send", "change replied",
+	}}, func(c *crashed) {
+		a, done := m.open(c.dir)
+		defer done()
+		r, err := a.Send(ctx, inAssistant("a"), agent.SendRequest{Business: m.card, Message: c.text, Effect: "change", Scopes: []string{mayCancel}})
+		if err != nil || r.Status != agent.StatusApprovalRequired {
+			c.errorf("ask: %+v, %v", r, err)
+		}
+		c.asked = true
+	}, func(c *crashed) {
+		change := c.settled()
+		all, err := c.agent.Approvals(ctx, owner(), true)
+		if err != nil || len(all) != 1 {
+			c.errorf("approvals %+v, %v", all, err)
+			return
+		}
+		p := all[0]
+		c.met["approval "+p.State] = true
+		sent := change != nil && change.State != "cancelled"
+		switch {
+		case sent != (p.State == agent.ApprovalSent), c.executed(c.text) > 0 && !sent, c.ended && !sent, sent && p.SentMessage != change.ID:
+			c.errorf("the approval is %s, and the message %+v", p.State, change)
+		case !sent:
+			r, err := c.agent.Decide(ctx, signsIn(c.ready.Login), agent.Decision{ID: p.ID, Approve: true, Digest: p.Digest})
+			if err == nil && r.Status == agent.StatusReplied {
+				return
+			}
+			if err != nil || r.Approval == nil || r.Approval.State != agent.ApprovalFailed || r.Reason != agent.ReasonConsentRejected {
+				c.errorf("gone on with: %+v, %v", r, err)
+			}
+			change = nil // what the sign-in brought was lost: it is asked for anew
+		}
+		c.finish(change, mayCancel)
+	})
+}
+
 // The rest is what runs in the other processes.
 
 // beAgent makes the test's own binary an agent: it is built once, and with the
@@ -543,7 +589,7 @@ func TestMain(m *testing.M) {
 // job is what a process does.
 type job struct {
 	Dir           string
-	Do            string // send, reconcile, authorize or wait
+	Do            string // send, reconcile, decide (the newest approval), authorize, wait, or tend until a line comes
 	Business      string
 	Text          string
 	Scopes        []string
@@ -593,6 +639,11 @@ func work(spec string) error {
 		}
 		return signIn(ctx, s)
 	}
+	who.Progress = func(ev agent.Event) {
+		if ev.Kind == agent.EventElsewhere {
+			e.tell(report{Event: "elsewhere"})
+		}
+	}
 	var all sync.WaitGroup
 	for range max(j.Times, 1) {
 		all.Go(func() {
@@ -607,10 +658,19 @@ func work(spec string) error {
 				r, err = a.Send(ctx, who, agent.SendRequest{Business: j.Business, Message: j.Text, Effect: effect, Scopes: j.Scopes, Conversation: j.Conversation})
 			case "reconcile":
 				r, err = a.Reconcile(ctx, who, agent.ReconcileRequest{Business: j.Business})
+			case "decide":
+				var all []agent.ApprovalView
+				if all, err = a.Approvals(ctx, who, true); err == nil {
+					r, err = a.Decide(ctx, who, agent.Decision{ID: all[0].ID, Approve: true, Digest: all[0].Digest})
+				}
 			case "authorize":
 				r, err = a.Authorize(ctx, who, agent.AuthorizeRequest{Business: j.Business, Scopes: j.Scopes})
 			case "wait":
 				r, err = a.WaitAuthorization(ctx, who, j.Authorization)
+			case "tend":
+				ctx, stop := context.WithCancel(ctx)
+				go func() { e.line(); stop() }()
+				err = a.Tend(ctx, agent.Tending{Caller: owner()})
 			}
 			if err != nil {
 				r.Detail = err.Error()
@@ -639,7 +699,7 @@ func (m *market) start(j job) *process {
 	if j.Params.TurnLease == 0 {
 		j.Params = m.params
 	}
-	if j.Login.Email == "" && j.HoldAt != "device" && j.Do != "wait" {
+	if j.Login.Email == "" && j.HoldAt != "device" && j.Do != "wait" && j.Do != "tend" {
 		j.Login.Email, j.Login.Password = m.ready.Login.Email, m.ready.Login.Password
 	}
 	self, err := os.Executable()

@@ -308,7 +308,7 @@ type BusinessView struct {
 	Organization string    `json:"organization,omitzero"`
 	Supported    bool      `json:"supported"`
 	Reason       Reason    `json:"reason,omitzero"`
-	Problems     []Problem `json:"problems,omitzero"`
+	Problems     []Problem `json:"problems,omitempty"`
 	Profile      Profile   `json:"profile,omitzero"`
 	Domain       string    `json:"domain,omitzero"`
 	CardURL      string    `json:"cardUrl"`

@@ -58,7 +58,8 @@ func (a *Agent) Doctor(ctx context.Context, c Caller) ([]Check, error) {
 	}{
 		{"policy", d.policy}, {"profile key", d.profileKey}, {"store", d.store},
 		{"signer", d.signer}, {"identity", d.identity}, {"clock", d.clock}, {"key set", d.keySet},
-		{"audiences", d.audiences}, {"sign-ins", d.signIns}, {"evidence", d.evidence}, {"operations", d.operations},
+		{"audiences", d.audiences}, {"approvals", d.approvals}, {"sign-ins", d.signIns}, {"evidence", d.evidence},
+		{"operations", d.operations},
 	} {
 		check := look.at(ctx)
 		check.Name = look.name
@@ -293,7 +294,7 @@ func (s *settings) lost(id *identity) *KeyLoss {
 }
 
 func (d *doctor) store(ctx context.Context) Check {
-	s, can := d.a.store.(storeChecker)
+	s, can := d.a.cfg.Store.(storeChecker)
 	if !can {
 		return unknown("this store cannot look itself over")
 	}
@@ -485,6 +486,10 @@ func (d *doctor) open(n int, fix, none, some string) Check {
 		return ok("%s", none)
 	}
 	return warning(fix, "%d %s", n, some)
+}
+
+func (d *doctor) approvals(context.Context) Check {
+	return d.open(d.counts.PendingApprovals, "pactctl approvals list, and approve or deny", "none waits for you", "not decided")
 }
 
 func (d *doctor) signIns(context.Context) Check {

@@ -33,7 +33,7 @@ func check(t *testing.T, a *agent.Agent, c agent.Caller) []agent.Check {
 	return checks
 }
 
-var checkNames = []string{"policy", "profile key", "store", "signer", "identity", "clock", "key set", "audiences", "sign-ins", "evidence", "operations"}
+var checkNames = []string{"policy", "profile key", "store", "signer", "identity", "clock", "key set", "audiences", "approvals", "sign-ins", "evidence", "operations"}
 
 // findings expects the checks to be ok but for those that are named, each with a
 // part of its detail.

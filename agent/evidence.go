@@ -36,7 +36,7 @@ func (a *Agent) replied(ctx context.Context, op *operation, m *message, reply Re
 			Message: m.ID, Sent: m.Sent, Received: received,
 		}
 	}
-	err := a.store.Update(context.Background(), func(tx Tx) error {
+	err := a.store.Update(context.WithoutCancel(ctx), func(tx Tx) error {
 		return a.changeInWith(tx, op, func() error {
 			m.State, m.Reason, m.Received = messageReplied, "", received
 			m.Reply, m.ReplyID = reply.Message.Text, reply.Message.MessageID
@@ -63,7 +63,7 @@ func (a *Agent) replied(ctx context.Context, op *operation, m *message, reply Re
 		return fmt.Errorf("judge the receipt: %w", err)
 	}
 	s.Keys = keys
-	return a.store.Update(context.Background(), func(tx Tx) error {
+	return a.store.Update(context.WithoutCancel(ctx), func(tx Tx) error {
 		return a.changeInWith(tx, op, func() error {
 			if err := a.recordVerdict(tx, r, s, e); err != nil {
 				return err
@@ -179,6 +179,9 @@ func (a *Agent) recordVerdict(tx Tx, r *receipt, s receiptSecret, e Evidence) er
 	if e.Claims != nil {
 		s.Actions, s.ScopesUsed, r.Time = e.Claims.Actions, e.Claims.ScopesUsed, e.Claims.Time
 	}
+	if err := a.withholdClaims(tx, r.Principal, &s); err != nil {
+		return err
+	}
 	if r.Key == "" && r.Digest != "" {
 		if _, err := findOne[receipt](tx, Query{Principal: r.Principal, Key: r.Digest}); errors.Is(err, ErrNotFound) {
 			r.Key = r.Digest
@@ -218,7 +221,7 @@ type ReceiptView struct {
 	ID           string    `json:"id"`
 	Verdict      Verdict   `json:"verdict"`
 	Issues       []string  `json:"issues"`
-	Problems     []Problem `json:"problems,omitzero"`
+	Problems     []Problem `json:"problems,omitempty"`
 	Business     string    `json:"business"`
 	BusinessName string    `json:"businessName"` // untrusted
 	Conversation string    `json:"conversation"`
@@ -298,6 +301,7 @@ func (a *Agent) VerifyStoredReceipt(ctx context.Context, c Caller, id string) (R
 	if err := c.check(); err != nil {
 		return ReceiptView{}, err
 	}
+	ctx = withActor(ctx, c)
 	var r *receipt
 	var b *business
 	var s receiptSecret

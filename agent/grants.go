@@ -197,13 +197,14 @@ type GrantView struct {
 	TokenExpires time.Time `json:"tokenExpires,omitzero"`
 	Expires      time.Time `json:"expires"`
 	Ended        time.Time `json:"ended,omitzero"`
+	EndedBy      string    `json:"endedBy,omitzero"` // who disconnected it
 }
 
 func (a *Agent) grantView(g *grant, name string) GrantView {
 	return GrantView{
 		ID: g.ID, Business: g.Business, BusinessName: name, InterfaceURL: g.InterfaceURL,
 		State: g.stateAt(a.now()), Reason: g.Reason, Scopes: nonNil(g.Scopes),
-		Created: g.Created, TokenExpires: g.TokenExpires, Expires: g.Expires, Ended: g.Ended,
+		Created: g.Created, TokenExpires: g.TokenExpires, Expires: g.Expires, Ended: g.Ended, EndedBy: g.EndedBy,
 	}
 }
 
@@ -263,7 +264,7 @@ func (a *Agent) Disconnect(ctx context.Context, c Caller, grantID string) (Disco
 	var g *grant
 	var b *business
 	var s grantSecret
-	err := a.store.Update(ctx, func(tx Tx) (err error) {
+	err := a.store.Update(withActor(ctx, c), func(tx Tx) (err error) {
 		if g, err = get[grant](tx, c.Principal, grantID); err != nil {
 			return err
 		}
@@ -276,6 +277,7 @@ func (a *Agent) Disconnect(ctx context.Context, c Caller, grantID string) (Disco
 		if err := a.box.get(tx, g.ID, grantPurpose(g), &s); err != nil && !errors.Is(err, errSecretLost) {
 			return err
 		}
+		g.EndedBy = c.actor()
 		return endGrant(tx, g, grantDisconnected, ReasonOwnerEnded, a.now())
 	})
 	if err != nil {

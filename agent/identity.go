@@ -322,7 +322,7 @@ func (a *Agent) remember(ctx context.Context, principal string, id *identity, se
 				return err
 			}
 		}
-		id.SecretID, id.Registered = newID("signer"), now
+		id.SecretID, id.Registered, id.By = newID("signer"), now, actorOf(ctx)
 		if err := a.box.put(tx, id.SecretID, secretPurpose(principal, id.SignerURL, id.Issuer), secret); err != nil {
 			return err
 		}
@@ -330,7 +330,7 @@ func (a *Agent) remember(ctx context.Context, principal string, id *identity, se
 			return err
 		}
 		changed, err = a.changeSettings(tx, func(s *settings) {
-			s.Enabled = true
+			s.Enabled, s.By = true, actorOf(ctx)
 			if s.Preference == "" {
 				s.Preference = PreferPACT // PO-2
 			}
@@ -358,7 +358,10 @@ func (a *Agent) remember(ctx context.Context, principal string, id *identity, se
 func (a *Agent) updateSettings(ctx context.Context, change func(*settings)) error {
 	var s *settings
 	err := a.store.Update(ctx, func(tx Tx) (err error) {
-		s, err = a.changeSettings(tx, change)
+		s, err = a.changeSettings(tx, func(s *settings) {
+			change(s)
+			s.By = actorOf(ctx)
+		})
 		return err
 	})
 	if err != nil {
@@ -387,5 +390,5 @@ func (a *Agent) SetPreference(ctx context.Context, c Caller, p Preference) error
 	if p != PreferPACT && p != RequirePACT && p != DisabledPACT {
 		return refuse(StatusFailed, ReasonInvalidInput, "preference: say %s, %s or %s", PreferPACT, RequirePACT, DisabledPACT)
 	}
-	return a.updateSettings(ctx, func(s *settings) { s.Preference = p })
+	return a.updateSettings(withActor(ctx, c), func(s *settings) { s.Preference = p })
 }

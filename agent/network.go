@@ -13,7 +13,7 @@ import (
 // rules: what one profile fetched or began is never used or resumed under another
 // (SG-7, SG-10, RS-5).
 type Network struct {
-	// Name is not empty: that is the name of the default profile.
+	// Name is not empty: that is the name of the default profile, DefaultNetwork.
 	Name string
 	// Allow refuses a URL by an error. It is asked at every hop, beside the URL rules
 	// and the administrator's policy. nil refuses all (TR-9).
@@ -23,10 +23,15 @@ type Network struct {
 // defaultNetwork is the profile of the owner's own command line.
 var defaultNetwork = &Network{Allow: egress.AllowAll}
 
+// DefaultNetwork is the profile of the owner's own command line, for a task that is
+// to run under the same rules: a task's network is always said (TR-9). It must not
+// be changed, and a copy of it is no network.
+func DefaultNetwork() *Network { return defaultNetwork }
+
 // network is the caller's profile, or nil: nothing said is nothing allowed (TR-9).
 func (c Caller) network() *Network {
 	switch n := c.Network; {
-	case n == nil && c.surface():
+	case n == defaultNetwork, n == nil && c.surface():
 		return defaultNetwork
 	case n == nil || n.Name == "" || n.Allow == nil:
 		return nil
@@ -45,10 +50,11 @@ func (c Caller) networkName() string {
 
 type networkKey struct{}
 
-// withNetwork puts a caller's profile into the context of a call: every public
-// method that may use the network begins with it. What was forgotten is denied.
+// withNetwork puts a caller's profile into the context of a call, and who acts:
+// every public method that may use the network begins with it. What was forgotten
+// is denied.
 func withNetwork(ctx context.Context, c Caller) context.Context {
-	return context.WithValue(ctx, networkKey{}, c.network())
+	return withActor(context.WithValue(ctx, networkKey{}, c.network()), c)
 }
 
 // networkOf is the profile of a call. The error is a *Refusal (TR-9).

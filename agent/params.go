@@ -45,6 +45,10 @@ type Params struct {
 	// SettleAfter is how long after it was sent the owner may settle an operation that
 	// the business did not answer about when it was asked (CV-4, EV-7).
 	SettleAfter time.Duration
+
+	// ApprovalLife is how long an approval waits for the owner's word, and then as long
+	// to be sent, where nothing holds it.
+	ApprovalLife time.Duration
 }
 
 // Defaults returns the numbers of the rules.
@@ -80,6 +84,8 @@ func Defaults() Params {
 		RateWaitMax:  MaxRetryAfter,
 
 		SettleAfter: 24 * time.Hour,
+
+		ApprovalLife: time.Hour,
 	}
 }
 
@@ -93,6 +99,7 @@ func (p Params) Scaled(n int) Params {
 		&p.TokenReuse, &p.TokenReserve, &p.StatusTTL, &p.CardTTL, &p.CardTTLMin, &p.CardTTLMax, &p.KeysTTL, &p.KeysRefetch,
 		&p.ConsentMax, &p.PollMin, &p.PollDefault, &p.PollMax, &p.PollSlowDown, &p.PollRetryAfter, &p.PollLease,
 		&p.GrantLife, &p.RefreshAt, &p.RefreshLease, &p.RefreshCheck, &p.TurnLease, &p.RateWait, &p.RateWaitMax, &p.SettleAfter,
+		&p.ApprovalLife,
 	} {
 		*d /= time.Duration(n)
 	}
@@ -127,6 +134,8 @@ const (
 	maxRateRetries   = 3     // CV-10
 	maxStepUps       = 2     // CV-13
 	maxReceipts      = 2000  // EV-9
+	maxPending       = 20    // approvals that wait for the owner's word
+	maxApprovals     = 2000  // that are kept
 	maxCredential    = 4096  // SG-3
 	minCredential    = 16    // SG-3
 	maxSubject       = 256   // SG-6

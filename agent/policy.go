@@ -257,7 +257,7 @@ func (a *Agent) SetEnabled(ctx context.Context, c Caller, on bool) error {
 	if err := c.maySet(); err != nil {
 		return err
 	}
-	err := a.updateSettings(ctx, func(s *settings) {
+	err := a.updateSettings(withActor(ctx, c), func(s *settings) {
 		s.Enabled = on
 		if on && s.Preference == "" {
 			s.Preference = PreferPACT

@@ -11,30 +11,103 @@ import (
 	"github.com/pactsigner/pactsigner/agent/egress"
 )
 
-// waitFor polls for the end of a sign-in (DA-3..DA-11) and returns it as it
-// ended. An error leaves it pending: the program stops (DA-17), somebody else
-// polls (DA-4), or the store failed.
-func (a *Agent) waitFor(ctx context.Context, op *operation, id string) (*authorization, error) {
-	p := &poller{a: a, op: op, id: id, owner: a.runtime + "/" + newID("poll")}
-	defer p.release()
-	for {
-		z, err := p.step(ctx)
-		if err != nil || z.State != authorizationPending {
-			return z, err
-		}
-	}
-}
-
 // errNotPending: the sign-in ended meanwhile, or another program waits for it.
 var errNotPending = errors.New("the sign-in does not wait here any more")
 
 // poller is one wait for one sign-in.
 type poller struct {
-	a     *Agent
-	op    *operation
-	id    string
-	owner string
-	had   bool // the lease
+	a       *Agent
+	op      *operation
+	id      string
+	owner   string
+	had     bool     // the lease
+	tending *Tending // the wait is of Tend, which no caller waits in
+}
+
+func (a *Agent) poller(op *operation, id string) *poller {
+	return &poller{a: a, op: op, id: id, owner: a.runtime + "/" + newID("poll")}
+}
+
+// wait waits for the end of a sign-in and returns it as it ended. One polls for it,
+// and all others watch what comes of that, until that one is gone (DA-4). An error
+// leaves it pending: the program stops (DA-17), or the store failed.
+func (p *poller) wait(ctx context.Context) (*authorization, error) {
+	for told := false; ; told = true {
+		z, err := p.poll(ctx)
+		var elsewhere *Refusal
+		if !errors.As(err, &elsewhere) || elsewhere.Reason != ReasonConsentElsewhere {
+			return z, err
+		}
+		if !told {
+			e := Event{Kind: EventElsewhere, Business: p.op.business.Card.Name, Detail: elsewhere.Text()}
+			if z != nil {
+				e.Until = z.Deadline
+			}
+			p.op.caller.tell(e)
+		}
+		if z, err = p.watch(ctx); err != nil || z.State != authorizationPending {
+			return z, err
+		}
+	}
+}
+
+// attend shows a sign-in to the owner, if the caller can, and waits for its end.
+func (p *poller) attend(ctx context.Context, z *authorization) (*authorization, error) {
+	c := p.op.caller
+	if c.SignIn != nil && p.a.now().Before(z.Deadline) {
+		err := p.a.showSignIn(ctx, c, z)
+		if ReasonOf(err) != "" { // it may have ended meanwhile
+			if now, e := p.read(ctx); e == nil && now.State != authorizationPending {
+				return now, nil
+			}
+		}
+		if err != nil {
+			return p.ended(ctx, z, err)
+		}
+	}
+	c.tell(Event{Kind: EventConsent, Business: p.op.business.Card.Name, Until: z.Deadline})
+	return p.wait(ctx)
+}
+
+// poll polls until the sign-in ends (DA-3..DA-11). That somebody else does is a
+// refusal.
+func (p *poller) poll(ctx context.Context) (*authorization, error) {
+	defer p.release()
+	for {
+		z, err := p.step(ctx)
+		if err != nil {
+			return p.ended(ctx, z, err)
+		}
+		if z.State != authorizationPending {
+			return z, nil
+		}
+	}
+}
+
+// watch waits until a sign-in that somebody else polls has ended, or nobody polls
+// it any more. The turn that waits for it is held meanwhile (CV-2).
+func (p *poller) watch(ctx context.Context) (z *authorization, err error) {
+	watch := func(ctx context.Context) error {
+		return p.a.follow(ctx, KindAuthorization, p.op.caller.Principal, p.id, func() (bool, error) {
+			z, err = p.read(ctx)
+			return err == nil && (z.State != authorizationPending || !p.a.held(&z.Head)), err
+		})
+	}
+	if p.op.conversation != nil {
+		err = p.a.whileHeld(ctx, p.op, watch)
+	} else {
+		err = watch(ctx)
+	}
+	return p.ended(ctx, z, err)
+}
+
+// read reads the sign-in.
+func (p *poller) read(ctx context.Context) (z *authorization, err error) {
+	err = p.a.store.View(ctx, func(tx Tx) error {
+		z, err = get[authorization](tx, p.op.caller.Principal, p.id)
+		return err
+	})
+	return z, err
 }
 
 // step waits for the next poll's time and polls once.
@@ -49,25 +122,25 @@ func (p *poller) step(ctx context.Context) (*authorization, error) {
 	}
 	// A wait may be longer than the lease: it is renewed on the way.
 	for renew := a.params.PollLease / 2; z.NextPoll.Sub(a.now()) > renew; {
-		if err := p.sleep(ctx, a.now().Add(renew)); err != nil {
-			return p.interrupted(ctx, z, err)
+		if err := a.wait(ctx, a.now().Add(renew)); err != nil {
+			return z, err
 		}
 		if z, err = p.lease(ctx); err != nil || z.State != authorizationPending {
 			return z, err
 		}
 	}
-	if err := p.sleep(ctx, z.NextPoll); err != nil {
-		return p.interrupted(ctx, z, err)
+	if err := a.wait(ctx, z.NextPoll); err != nil {
+		return z, err
 	}
 	if z, err = p.lease(ctx); err != nil || z.State != authorizationPending {
 		return z, err
 	}
-	return p.whilePolling(ctx, func() (*authorization, error) { return p.once(ctx, z) })
+	return p.whileLeased(ctx, func() (*authorization, error) { return p.once(ctx, z) })
 }
 
-// whilePolling runs f with the lease renewed meanwhile. How the sign-in ended, if f
+// whileLeased runs f with the lease renewed meanwhile. How the sign-in ended, if f
 // ended it, counts more than that the lease was lost.
-func (p *poller) whilePolling(ctx context.Context, f func() (*authorization, error)) (z *authorization, err error) {
+func (p *poller) whileLeased(ctx context.Context, f func() (*authorization, error)) (z *authorization, err error) {
 	op := *p.op // f may change the other
 	beside := *p
 	beside.op = &op
@@ -86,7 +159,7 @@ func (p *poller) whilePolling(ctx context.Context, f func() (*authorization, err
 
 // once polls, if the sign-in is still wanted.
 func (p *poller) once(ctx context.Context, z *authorization) (*authorization, error) {
-	err := p.op.caller.stillWaiting(ctx) // DA-9
+	err := p.stillWaiting(ctx, z) // DA-9
 	var b *business
 	if err == nil {
 		b, err = p.stillWanted(ctx, z)
@@ -96,9 +169,9 @@ func (p *poller) once(ctx context.Context, z *authorization) (*authorization, er
 	}
 	// What a poll brings is taken down, for the code may be spent by it; a caller
 	// that leaves is heard after (DA-10, DA-17). Every request in it has a timeout.
-	z, err = p.poll(context.WithoutCancel(ctx), z, b)
+	z, err = p.ask(context.WithoutCancel(ctx), z, b)
 	if err == nil && z.State == authorizationPending && ctx.Err() != nil {
-		return p.interrupted(ctx, z, context.Cause(ctx))
+		return z, context.Cause(ctx)
 	}
 	return z, err
 }
@@ -120,20 +193,22 @@ func (p *poller) unwanted(ctx context.Context, z *authorization, err error) (*au
 // passing reports that the signer, not the sign-in, is the trouble.
 func passing(r Reason) bool { return r == ReasonSignerUnavailable }
 
-// interrupted: the owner gave up, or the program stops and the sign-in stays.
-func (p *poller) interrupted(ctx context.Context, z *authorization, err error) (*authorization, error) {
-	if errors.Is(err, ErrAborted) {
-		return p.a.settleOnce(context.WithoutCancel(ctx), p.op.caller.Principal, p.id, authorizationCancelled, ReasonUserCancelled)
+// ended is how a wait ends by err. If that is the caller's leaving, either the owner
+// gave up, or the program stops and the sign-in stays (DA-8, DA-17).
+func (p *poller) ended(ctx context.Context, z *authorization, err error) (*authorization, error) {
+	if err == nil || ctx.Err() == nil || ReasonOf(err) != "" {
+		return z, err
 	}
-	return z, err
+	if errors.Is(context.Cause(ctx), ErrAborted) && p.tending == nil {
+		return p.a.giveUp(context.WithoutCancel(ctx), p.op.caller, p.id)
+	}
+	return z, context.Cause(ctx)
 }
-
-func (p *poller) sleep(ctx context.Context, at time.Time) error { return p.a.wait(ctx, at) }
 
 // lease takes or renews the lease of a pending sign-in (DA-4), and renews the one
 // of the turn that waits for it (CV-2).
 func (p *poller) lease(ctx context.Context) (z *authorization, err error) {
-	err = p.a.store.Update(ctx, func(tx Tx) error {
+	err = p.a.store.Update(quietly(ctx), func(tx Tx) error {
 		if z, err = p.ours(tx); err != nil || z.State != authorizationPending {
 			return err
 		}
@@ -149,7 +224,7 @@ func (p *poller) lease(ctx context.Context) (z *authorization, err error) {
 
 // release gives the lease back; if that fails it ends by itself.
 func (p *poller) release() {
-	_ = p.a.store.Update(context.Background(), func(tx Tx) error {
+	_ = p.a.store.Update(quietly(context.Background()), func(tx Tx) error {
 		z, err := get[authorization](tx, p.op.caller.Principal, p.id)
 		if err != nil || z.State != authorizationPending || z.LeaseOwner != p.owner {
 			return err
@@ -215,8 +290,8 @@ func (p *poller) stillWanted(ctx context.Context, z *authorization) (*business, 
 	return b, nil
 }
 
-// poll asks the token endpoint once.
-func (p *poller) poll(ctx context.Context, z *authorization, b *business) (*authorization, error) {
+// ask asks the token endpoint once.
+func (p *poller) ask(ctx context.Context, z *authorization, b *business) (*authorization, error) {
 	a := p.a
 	var s authorizationSecret
 	err := a.store.View(ctx, func(tx Tx) error { return a.box.get(tx, z.ID, authorizationPurpose(z), &s) })
@@ -287,7 +362,7 @@ func (z *authorization) setInterval(d time.Duration) { z.Interval = d.Microsecon
 
 // next changes a pending sign-in that is ours.
 func (p *poller) next(ctx context.Context, change func(*authorization)) (z *authorization, err error) {
-	err = p.a.store.Update(ctx, func(tx Tx) error {
+	err = p.a.store.Update(quietly(ctx), func(tx Tx) error {
 		if z, err = p.ours(tx); err != nil || z.State != authorizationPending {
 			return err
 		}
@@ -317,7 +392,7 @@ func (p *poller) failed(ctx context.Context, cause error) (*authorization, error
 // keepUnchecked seals what a code brought before it is checked: the keys for that
 // may not be to be had now, and the code is spent.
 func (p *poller) keepUnchecked(ctx context.Context, s authorizationSecret) (z *authorization, err error) {
-	err = p.a.store.Update(ctx, func(tx Tx) error {
+	err = p.a.store.Update(quietly(ctx), func(tx Tx) error {
 		if z, err = p.ours(tx); err != nil || z.State != authorizationPending {
 			return err
 		}

@@ -267,7 +267,7 @@ func TestProcessesShareAConversation(t *testing.T) {
 }
 
 // DA-4, RS-3: of two processes that wait for one sign-in one polls, at its
-// interval; the other is told so. When the first is killed, the next one takes over
+// interval, and the other watches. When the first is killed, the other takes over
 // at once and not when the lease ends.
 func TestProcessesShareASignIn(t *testing.T) {
 	t.Parallel()
@@ -277,46 +277,132 @@ func TestProcessesShareASignIn(t *testing.T) {
 	if err != nil || begun.Reason != agent.ReasonSignInPending {
 		t.Fatalf("%+v, %v", begun, err)
 	}
-	wait := job{Do: "wait", Dir: dir, Authorization: begun.Authorization.ID}
-	next := m.both(wait)
+	next := m.both(job{Do: "wait", Dir: dir, Authorization: begun.Authorization.ID})
 	var polls []heard
-	told := false
-	for len(polls) < 3 || !told {
+	var watching *process
+	for len(polls) < 3 || watching == nil {
 		switch h := next(); h.Event {
 		case "poll":
 			if polls = append(polls, h); h.by != polls[0].by {
 				t.Fatal("both poll")
 			}
+		case "elsewhere":
+			watching = h.by
 		case "ended":
-			if told = h.Reason == agent.ReasonConsentElsewhere; !told || len(polls) > 0 && h.by == polls[0].by {
-				t.Fatalf("a wait ended: %+v", h.report)
-			}
+			t.Fatalf("a wait ended: %+v", h.report)
 		}
 	}
 	poller := polls[0].by
+	if watching == poller {
+		t.Fatal("who polls is told that another does")
+	}
 	if err := poller.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	_ = poller.cmd.Wait()
-	wait.Login.Email, wait.Login.Password = m.ready.Login.Email, m.ready.Login.Password
-	next = hear(t, m.start(wait)) // and its person signs in
 	killed := time.Now()
+	m.signsInAt(a, begun.Authorization.ID)
 	for {
 		h := next()
 		if h.Event == "poll" {
 			polls = append(polls, h)
 		}
 		if h.Event == "ended" {
-			if h.Status != agent.StatusDone || h.At.Sub(killed) > m.params.PollLease/2 {
+			if h.by != watching || h.Status != agent.StatusDone || h.At.Sub(killed) > m.params.PollLease/2 {
 				t.Errorf("the one who took over, after %v: %+v", h.At.Sub(killed), h.report)
 			}
 			break
 		}
 	}
+	m.atIntervals(polls)
+}
+
+// signsInAt signs in at the business with the link that the owner's surface shows.
+func (m *market) signsInAt(a *agent.Agent, id string) {
+	m.t.Helper()
+	s, err := a.ShowSignIn(m.t.Context(), owner(), id)
+	if err == nil {
+		err = signsIn(m.ready.Login).SignIn(m.t.Context(), s)
+	}
+	if err != nil {
+		m.t.Fatal(err)
+	}
+}
+
+// atIntervals holds polls, whoever made them, to the sign-in's interval.
+func (m *market) atIntervals(polls []heard) {
+	m.t.Helper()
 	for i := 1; i < len(polls); i++ {
-		if d := polls[i].At.Sub(polls[i-1].At); d < m.params.PollMin-5*time.Millisecond || polls[i].by != poller && i < 3 {
-			t.Errorf("two polls within %v", d)
+		if d := polls[i].At.Sub(polls[i-1].At); d < m.params.PollMin-5*time.Millisecond {
+			m.t.Errorf("two polls within %v", d)
 		}
+	}
+}
+
+// RS-3, RS-4, DA-4, DA-17: a sign-in outlives whoever polls it. A process that tends
+// is killed and another goes on; an owner's terminal that waits for it is closed,
+// and nothing changes; it is granted when the owner has signed in.
+func TestProcessesTendASignIn(t *testing.T) {
+	t.Parallel()
+	m := newMarket(t, nil)
+	dir, a := m.newProfile()
+	tend := job{Do: "tend", Dir: dir}
+	first := m.start(tend)
+	begun, err := a.Authorize(t.Context(), owner(), agent.AuthorizeRequest{Business: m.card, Scopes: []string{mayRead}})
+	if err != nil || begun.Reason != agent.ReasonSignInPending {
+		t.Fatalf("%+v, %v", begun, err)
+	}
+	terminal := m.start(job{Do: "wait", Dir: dir, Authorization: begun.Authorization.ID})
+	second := m.start(tend)
+	next := hear(t, first, terminal, second)
+	var polls []heard
+	poll := func(by *process, n int) {
+		t.Helper()
+		for n > 0 {
+			h := next()
+			switch {
+			case h.Event == "ended":
+				t.Fatalf("a wait ended: %+v", h.report)
+			case h.Event == "poll":
+				polls = append(polls, h)
+				if by == nil || h.by == by {
+					n--
+				}
+			}
+		}
+	}
+	kill := func(p *process) {
+		t.Helper()
+		if err := p.cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		_ = p.cmd.Wait()
+	}
+	poll(nil, 2)
+	kill(terminal) // whether it polls or watches
+	poll(nil, 2)
+	kill(first)
+	poll(second, 2)
+	second.goOn() // it ends in order
+	for h := next(); h.Event != "ended"; h = next() {
+		if h.Event == "poll" {
+			polls = append(polls, h)
+		}
+	}
+	v, err := a.Authorization(t.Context(), owner(), begun.Authorization.ID)
+	if err != nil || v.State != "pending" {
+		t.Fatalf("%+v, %v", v, err)
+	}
+	m.signsInAt(a, v.ID)
+	next = hear(t, m.start(tend))
+	r, err := a.AwaitAuthorization(t.Context(), owner(), v.ID)
+	if err != nil || r.Status != agent.StatusDone || r.Grant == nil {
+		t.Errorf("%+v, %v", r, err)
+	}
+	polls = append(polls, next())
+	m.atIntervals(polls)
+	if list, err := a.Authorizations(t.Context(), owner()); err != nil || len(list) != 1 {
+		t.Errorf("%+v, %v", list, err)
 	}
 }
 
@@ -375,11 +461,11 @@ func TestProcessesStartOneSignIn(t *testing.T) {
 		case "shown":
 			shown[h.What] = true
 		}
-		if h.Event == "ended" { // the other polls on
-			if h.Reason != agent.ReasonConsentElsewhere {
-				t.Errorf("%+v", h.report)
-			}
+		if h.Event == "elsewhere" { // the other polls
 			break
+		}
+		if h.Event == "ended" {
+			t.Fatalf("%+v", h.report)
 		}
 	}
 	if list, err := a.Authorizations(t.Context(), owner()); err != nil || len(list) != 1 || len(shown) != 1 || !shown[list[0].ID] {

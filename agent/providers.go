@@ -55,7 +55,7 @@ func (a *Agent) AddProvider(ctx context.Context, c Caller, origin, audience, lab
 		return ProviderView{}, refuse(StatusFailed, ReasonInvalidInput, "label: it is longer than %d characters", maxLabel)
 	}
 	registered := a.knownAudiences(withNetwork(ctx, c), c.Principal)
-	err = a.store.Update(ctx, func(tx Tx) error {
+	err = a.store.Update(withActor(ctx, c), func(tx Tx) error {
 		all, err := find[provider](tx, Query{Principal: c.Principal})
 		if err != nil {
 			return err
@@ -87,7 +87,7 @@ func (a *Agent) AddProvider(ctx context.Context, c Caller, origin, audience, lab
 		if p.ID == "" {
 			p.Head = Head{ID: newID("provider"), Principal: c.Principal, Key: o, Created: a.now()}
 		}
-		p.Audience, p.Label = audience, label
+		p.Audience, p.Label, p.By = audience, label, c.actor()
 		return put(tx, p)
 	})
 	if err != nil {
@@ -115,12 +115,12 @@ func (a *Agent) RemoveProvider(ctx context.Context, c Caller, origin string) err
 	if err != nil {
 		return err
 	}
-	return a.store.Update(ctx, func(tx Tx) error {
+	return a.store.Update(withActor(ctx, c), func(tx Tx) error {
 		p, err := findOne[provider](tx, Query{Principal: c.Principal, Key: o})
 		if err != nil || p.Audience == "" {
 			return fmt.Errorf("provider %s: %w", o, errors.Join(err, ErrNotFound))
 		}
-		p.Audience, p.Label = "", ""
+		p.Audience, p.Label, p.By = "", "", c.actor()
 		return put(tx, p)
 	})
 }

@@ -31,7 +31,7 @@ func (a *Agent) Reconcile(ctx context.Context, c Caller, req ReconcileRequest) (
 	}
 	ctx = withNetwork(ctx, c)
 	op := &operation{
-		caller: c, ref: req.Business, req: SendRequest{Conversation: req.Conversation},
+		caller: c, actor: c.actor(), task: c.taskID(), ref: req.Business, req: SendRequest{Conversation: req.Conversation},
 		owner: a.runtime + "/" + newID("turn"), reconciling: true,
 	}
 	err := a.send(ctx, op)
@@ -46,7 +46,7 @@ func (a *Agent) Reconcile(ctx context.Context, c Caller, req ReconcileRequest) (
 // tried writes down that a message was to be asked about and could not be, for the
 // business is not there. Of what another works on it writes nothing.
 func (a *Agent) tried(op *operation) error {
-	return a.store.Update(context.Background(), func(tx Tx) error {
+	return a.store.Update(withActor(context.Background(), op.caller), func(tx Tx) error {
 		m, err := get[message](tx, op.caller.Principal, op.message.ID)
 		if err != nil {
 			return err
@@ -106,7 +106,7 @@ func (a *Agent) findUnresolved(ctx context.Context, op *operation) error {
 			return err
 		}
 		lost = slices.DeleteFunc(lost, func(m *message) bool {
-			return m.Introduction || !m.Acknowledged.IsZero() || !there(m.Business, m.SendURL)
+			return m.Introduction || !m.Acknowledged.IsZero() || !there(m.Business, m.SendURL) || op.only != "" && m.ID != op.only
 		})
 		if slices.ContainsFunc(lost, (*message).mayChange) {
 			lost = slices.DeleteFunc(lost, func(m *message) bool { return !m.mayChange() })
@@ -267,7 +267,7 @@ func (a *Agent) reconcile(ctx context.Context, op *operation) error {
 	}
 	m := op.message
 	if op.approved != nil {
-		m.Approved = op.approved.Digest
+		m.Approved = op.approved.Request.Digest
 	}
 	op.caller.tell(Event{Kind: EventSending, Business: op.business.Card.Name, Detail: "asks what became of an earlier message"})
 	reply, o, err := a.attempts(ctx, op, m, true)

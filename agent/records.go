@@ -36,6 +36,7 @@ type settings struct {
 	KeyAccount  string    // the keyring's name of it: random, so that the folder can move
 	KeyCheck    []byte    // sealed, to notice another key
 	KeyLost     *KeyLoss  // the last time that it was gone
+	By          string    // who changed them last
 }
 
 // settingsID is the id of the one settings record.
@@ -58,6 +59,7 @@ type identity struct {
 	Thumbprint string // of the device key
 	SecretID   string
 	Registered time.Time
+	By         string // who entered it
 }
 
 const identityID = "identity"
@@ -79,6 +81,7 @@ type provider struct {
 	UsedAudience   string
 	UsedIssuer     string
 	ConfigRevision int64
+	By             string // who changed the entry last
 }
 
 // Business states.
@@ -125,6 +128,7 @@ type grant struct {
 	TokenExpires time.Time
 	Expires      time.Time // GR-2
 	Ended        time.Time
+	EndedBy      string // who disconnected it
 }
 
 // stateAt is the state with a lapse taken into account (GR-2).
@@ -180,6 +184,8 @@ type authorization struct {
 	Settled      time.Time
 	Task         string // that asked for it; empty: the owner's command line (RS-4)
 	Network      string // name of the profile that it was begun under (RS-5)
+	Actor        string // who asked for it
+	SettledBy    string // who gave it up
 }
 
 // authorizationSecret is what a pending authorization's secret holds.
@@ -270,6 +276,33 @@ type message struct {
 	By           string
 	Task         string // that sent it; empty: the owner's command line
 	Network      string // name of the profile that it was sent under (RS-5)
+	Actor        string // who asked for it
+	Approval     string // id of the approval that it was sent under
+}
+
+// approval is an operation that takes the owner's word, with all that is needed to
+// send exactly it (AP-3). Its lease is of the operation that asked for it, or that
+// goes on with it, and runs for as long as that one's turn does (atWork).
+type approval struct {
+	Head          `json:"-"`
+	Request       ApprovalRequest // whole (AP-2)
+	WireID        string          // messageId, which the digest covers
+	Declared      string          // effect
+	Required      []string        // scopes
+	Fresh         bool            // its conversation was begun for it
+	Reconcile     string          // id of the message that is asked about (CV-14)
+	StepUps       int             // CV-13
+	Missing       []string        // of the last one
+	Task          string          // that asked; empty: the owner's command line
+	Network       string          // name of the profile that it was asked under (RS-5)
+	Actor         string          // who asked
+	Reason        string          // why it is over
+	Expires       time.Time       // unless an operation holds it
+	Decided       time.Time
+	DecidedBy     string
+	SentMessage   string // id of the message that went out under it
+	Authorization string // id of the sign-in that it waits for
+	Next          string // id of the approval that took its place
 }
 
 // receipt is the evidence of a turn (EV). Head.Key is the digest of its JWS,
@@ -340,3 +373,4 @@ func (*conversation) kind() Kind  { return KindConversation }
 func (*message) kind() Kind       { return KindMessage }
 func (*receipt) kind() Kind       { return KindReceipt }
 func (*block) kind() Kind         { return KindBlock }
+func (*approval) kind() Kind      { return KindApproval }

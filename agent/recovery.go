@@ -18,7 +18,7 @@ func (a *Agent) recover(ctx context.Context) error {
 	if err := a.store.View(ctx, look); err != nil || len(left) == 0 {
 		return err
 	}
-	return a.store.Update(ctx, func(tx Tx) error {
+	return a.store.Update(byItself(ctx), func(tx Tx) error {
 		if err := look(tx); err != nil { // others recover too
 			return err
 		}
@@ -79,7 +79,8 @@ func (a *Agent) leftovers(tx Tx) (left []leftover, err error) {
 			left = append(left, func(tx Tx) error { return settle(tx, z, state, reason, a.now()) })
 		}
 	}
-	return left, nil
+	approvals, err := a.lapsedApprovals(tx)
+	return append(left, approvals...), err
 }
 
 // interrupted settles a message whose sender is gone: what may have been sent is

@@ -142,7 +142,7 @@ func (u *uncheckedTokens) same(v *uncheckedTokens) bool {
 
 // maySpend takes or renews the lease, if the refresh token may still be sent.
 func (r *refreshing) maySpend(ctx context.Context) error {
-	return r.a.store.Update(ctx, func(tx Tx) error {
+	return r.a.store.Update(quietly(ctx), func(tx Tx) error {
 		g, _, err := r.current(tx)
 		if err != nil {
 			return err
@@ -153,7 +153,7 @@ func (r *refreshing) maySpend(ctx context.Context) error {
 
 // renew renews the lease, whatever the refresh has done to the grant by now.
 func (r *refreshing) renew(ctx context.Context) error {
-	return r.a.store.Update(ctx, func(tx Tx) error {
+	return r.a.store.Update(quietly(ctx), func(tx Tx) error {
 		g, err := get[grant](tx, r.who.principal, r.d.grant.ID)
 		if err != nil {
 			return err
@@ -179,7 +179,7 @@ func (r *refreshing) ours(g *grant) error {
 
 // release gives the lease back; if that fails it ends by itself.
 func (r *refreshing) release() {
-	_ = r.a.store.Update(context.Background(), func(tx Tx) error {
+	_ = r.a.store.Update(quietly(context.Background()), func(tx Tx) error {
 		g, err := get[grant](tx, r.who.principal, r.d.grant.ID)
 		if err != nil || g.LeaseOwner != r.owner {
 			return err
@@ -209,7 +209,7 @@ func (r *refreshing) end(ctx context.Context, reason Reason, cause error) error 
 // that may not be to be had now, and the refresh token is spent.
 func (r *refreshing) keepUnchecked(ctx context.Context, body []byte) (*uncheckedTokens, error) {
 	unchecked := &uncheckedTokens{Response: body, Received: r.a.now()}
-	err := r.a.store.Update(ctx, func(tx Tx) error {
+	err := r.a.store.Update(quietly(ctx), func(tx Tx) error {
 		g, s, err := r.current(tx)
 		if err != nil {
 			return err

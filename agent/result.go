@@ -76,6 +76,10 @@ const (
 	ReasonApprovalDenied      Reason = "local_approval_denied"
 	ReasonModeForbids         Reason = "mode_forbids_sending" // AD-4
 	ReasonTokenExceeds        Reason = "token_exceeds_operation"
+	ReasonTooManyApprovals    Reason = "too_many_approvals"
+	ReasonApprovalExpired     Reason = "approval_expired"
+	ReasonApprovalReplaced    Reason = "approval_replaced" // by another one, of what it became
+	ReasonApprovalOver        Reason = "approval_over"     // it was sent, withdrawn or refused
 
 	// Consent (DA).
 	ReasonConsentScope       Reason = "consent_invalid_scope"
@@ -148,22 +152,27 @@ type Result struct {
 	Evidence      *EvidenceView      `json:"evidence,omitzero"`
 	Authorization *AuthorizationView `json:"authorization,omitzero"`
 	Grant         *GrantView         `json:"grant,omitzero"`
-	// Approval is what the owner would have to approve.
+	// Approval is what the owner has to approve, or approved and what waits for more,
+	// or decided on.
 	Approval *ApprovalView `json:"approval,omitzero"`
 	// MissingScopes are those that a step-up asked for.
-	MissingScopes []string `json:"missingScopes,omitzero"`
+	MissingScopes []string `json:"missingScopes,omitempty"`
 }
 
 // EvidenceView is a verdict as a surface shows it.
 type EvidenceView struct {
 	Receipt string   `json:"receipt,omitzero"`
 	Verdict Verdict  `json:"verdict"`
-	Issues  []string `json:"issues,omitzero"`
+	Issues  []string `json:"issues,omitempty"`
 }
 
-// ApprovalView is an ApprovalRequest as a program reads it.
+// ApprovalView is an ApprovalRequest as a program reads it, and what became of it.
 type ApprovalView struct {
-	BusinessName string   `json:"businessName"` // untrusted
+	ID           string   `json:"id,omitzero"`
+	State        string   `json:"state,omitzero"`
+	Reason       Reason   `json:"reason,omitzero"`
+	Business     string   `json:"business,omitzero"` // its id
+	BusinessName string   `json:"businessName"`      // untrusted
 	Destination  string   `json:"destination"`
 	Message      string   `json:"message"`
 	Effect       Effect   `json:"effect"`
@@ -173,11 +182,25 @@ type ApprovalView struct {
 	Digest      string  `json:"digest"`
 	Exceeds     bool    `json:"tokenExceedsOperation"`
 	// TokenPermissions is what the token can do that Exceeds.
-	TokenPermissions []Scope `json:"tokenPermissions,omitzero"`
+	TokenPermissions []Scope `json:"tokenPermissions,omitempty"`
 	// Changed: something was approved before and this differs from it.
 	Changed bool `json:"changed,omitzero"`
 	// SentBefore: a reconcile of what was sent then.
 	SentBefore time.Time `json:"sentBefore,omitzero"`
+
+	Conversation string    `json:"conversation,omitzero"`
+	Task         string    `json:"task,omitzero"`  // that asked for it
+	Actor        string    `json:"actor,omitzero"` // who asked for it
+	Created      time.Time `json:"created,omitzero"`
+	Expires      time.Time `json:"expires,omitzero"`
+	Decided      time.Time `json:"decided,omitzero"`
+	DecidedBy    string    `json:"decidedBy,omitzero"`
+	// SentMessage is the id of the message that went out under it.
+	SentMessage string `json:"sentMessage,omitzero"`
+	// Authorization is the sign-in that it waits for, once approved.
+	Authorization string `json:"authorization,omitzero"`
+	// Next is the id of the approval that took its place.
+	Next string `json:"next,omitzero"`
 }
 
 // Refusal is the error of an operation that ended otherwise than it was meant

@@ -33,8 +33,8 @@ type ReviewItem struct {
 	// Verdict, Issues and Problems are of evidence; Reason is an operation's.
 	Verdict  Verdict   `json:"verdict,omitzero"`
 	Reason   Reason    `json:"reason,omitzero"`
-	Issues   []string  `json:"issues,omitzero"`
-	Problems []Problem `json:"problems,omitzero"`
+	Issues   []string  `json:"issues,omitempty"`
+	Problems []Problem `json:"problems,omitempty"`
 	Since    time.Time `json:"since"`
 	// Open: it holds changes back (evidence) or everything (an operation).
 	Open bool `json:"open"`
@@ -133,7 +133,7 @@ func (a *Agent) Acknowledge(ctx context.Context, c Caller, id string) (v ReviewI
 	if err := a.recover(ctx); err != nil {
 		return v, err
 	}
-	err = a.store.Update(ctx, func(tx Tx) error {
+	err = a.store.Update(withActor(ctx, c), func(tx Tx) error {
 		if v, err = a.reviewItem(tx, c, id); err != nil || !v.Open {
 			return err
 		}
@@ -163,8 +163,8 @@ func (a *Agent) acknowledgeEvidence(tx Tx, c Caller, id string) error {
 		return err
 	}
 	now := a.now()
-	r.Acknowledged, r.By = now, string(c.Origin)
-	b.State, b.ClearedAt, b.By = blockCleared, now, string(c.Origin)
+	r.Acknowledged, r.By = now, c.actor()
+	b.State, b.ClearedAt, b.By = blockCleared, now, c.actor()
 	if err := put(tx, r); err != nil {
 		return err
 	}
@@ -186,7 +186,7 @@ func (a *Agent) acknowledgeOperation(tx Tx, c Caller, id string) error {
 	if _, err := a.settleable(tx, c, m); err != nil {
 		return err
 	}
-	m.Acknowledged, m.By = a.now(), string(c.Origin)
+	m.Acknowledged, m.By = a.now(), c.actor()
 	return put(tx, m)
 }
 

@@ -22,6 +22,8 @@ type SendRequest struct {
 // operation is one send on its way through the gates.
 type operation struct {
 	caller  Caller
+	actor   string // who asked for it, and in which task: of an approval not the caller
+	task    string
 	ref     string // what the caller calls the business
 	req     SendRequest
 	purpose string // of a sign-in
@@ -31,9 +33,10 @@ type operation struct {
 	audience string
 	provider int64 // its config revision
 
-	sends       bool // req is a new message
-	reconciling bool // CV-14: message is one that was sent before
-	unusable    bool // the business's card or provider: it cannot even be asked
+	sends       bool   // req is a new message
+	reconciling bool   // CV-14: message is one that was sent before
+	only        string // id of the message to reconcile, if not any
+	unusable    bool   // the business's card or provider: it cannot even be asked
 
 	conversation *conversation
 	owner        string // of the conversation's lease
@@ -41,10 +44,13 @@ type operation struct {
 	required []string
 	grant    *grant // nil: none needed, or none yet
 	effect   Effect
-	exceeds  bool   // AD-9
-	wireID   string // messageId
-	approved *approval
-	asked    bool // whether to approve was asked: a pre-confirmation is spent (AP-1)
+	exceeds  bool      // AD-9
+	wireID   string    // messageId
+	approved *approval // what it is held to (AP-3); without an ID it was pre-confirmed
+	asking   *approval // the record by which the owner was asked last
+	asked    bool      // whether to approve was asked: a pre-confirmation is spent (AP-1)
+	decides  bool      // it goes on with what the owner approved by its record
+	repeats  bool      // it asks what is asked already
 
 	stepUps   int
 	missing   []string // of the last step-up
@@ -77,7 +83,7 @@ func (a *Agent) Send(ctx context.Context, c Caller, req SendRequest) (Result, er
 	}
 	ctx = withNetwork(ctx, c)
 	op := &operation{
-		caller: c, ref: req.Business, req: req, purpose: truncate(req.Message, maxPurpose),
+		caller: c, actor: c.actor(), task: c.taskID(), ref: req.Business, req: req, purpose: truncate(req.Message, maxPurpose),
 		owner: a.runtime + "/" + newID("turn"), wireID: uuid.NewString(), sends: true,
 		required: ScopeSet(strings.Join(req.Scopes, " ")),
 	}
@@ -85,7 +91,8 @@ func (a *Agent) Send(ctx context.Context, c Caller, req SendRequest) (Result, er
 }
 
 // send is PO-5, the order of one send.
-func (a *Agent) send(ctx context.Context, op *operation) error {
+func (a *Agent) send(ctx context.Context, op *operation) (err error) {
+	defer func() { a.leaveApproval(ctx, op, err) }()
 	for _, ask := range []gate{
 		a.isAvailable,       // availability (PO-1)
 		a.isPreferred,       // preference (PO-2)
@@ -145,6 +152,12 @@ func (op *operation) finish(ctx context.Context, err error) (Result, error) {
 	if op.conversation != nil {
 		r.Conversation = op.conversation.ID
 	}
+	if op.asking.waits() {
+		r.Approval = op.asking.view()
+	}
+	if p := r.Approval; p != nil {
+		r.Business, r.Conversation = or(r.Business, p.Business), or(r.Conversation, p.Conversation)
+	}
 	if op.message != nil {
 		r.Message, r.Conversation, r.Reply = op.message.ID, op.message.Conversation, op.message.Reply
 	}
@@ -160,6 +173,9 @@ func (op *operation) finish(ctx context.Context, err error) (Result, error) {
 		return *r, err
 	case r.Authorization != nil && r.Authorization.State == authorizationPending: // DA-17
 		r.Status, r.Reason = StatusNeedsUserAction, ReasonSignInPending
+	case op.asking.waits(): // the program stops, and the question stays
+		r.Status, r.Reason, r.Detail = StatusApprovalRequired, ReasonApprovalRequired, "the program stopped before it was sent: it waits for the owner"
+		r.Approval = op.asking.view()
 	default: // CV-16: had anything been sent, it were a Refusal
 		r.Status, r.Reason = StatusCancelled, ReasonUserCancelled
 	}
@@ -214,7 +230,7 @@ func (a *Agent) hasBusiness(ctx context.Context, op *operation) error {
 // stillAllowed asks again, right before the network, what may have changed while
 // a person was asked or something was waited for (PO-7, DI-3).
 func (a *Agent) stillAllowed(ctx context.Context, op *operation) error {
-	return inOrder(ctx, op, a.isAvailable, a.isPreferred, a.isSameIdentity, a.isCurrent, a.hasProvider, a.renewTurn)
+	return inOrder(ctx, op, a.isAvailable, a.isPreferred, a.isSameIdentity, a.isCurrent, a.hasProvider, a.isApproved, a.renewTurn)
 }
 
 // isCurrent revalidates a card whose time is over (DI-3). Another revision of it

@@ -37,19 +37,24 @@ func (a *Agent) showSignIn(ctx context.Context, c Caller, z *authorization) erro
 	var s authorizationSecret
 	var b *business
 	err := a.store.View(ctx, func(tx Tx) (err error) {
+		if z, err = get[authorization](tx, c.Principal, z.ID); err != nil { // others may have settled it
+			return err
+		}
+		if z.State != authorizationPending || !a.now().Before(z.Deadline) {
+			return refuse(StatusExpired, ReasonConsentExpired, "the sign-in is over: start a new one")
+		}
 		if b, err = get[business](tx, c.Principal, z.Business); err != nil {
 			return err
 		}
 		return a.box.get(tx, z.ID, authorizationPurpose(z), &s)
 	})
-	if errors.Is(err, errSecretLost) {
+	switch {
+	case errors.Is(err, errSecretLost):
 		return refuse(StatusFailed, ReasonSecretMissing, "the sign-in's codes are lost: start a new one")
-	}
-	if err != nil {
+	case err != nil && ReasonOf(err) == "":
 		return fmt.Errorf("read the sign-in: %w", err)
-	}
-	if z.State != authorizationPending || !a.now().Before(z.Deadline) {
-		return refuse(StatusExpired, ReasonConsentExpired, "the sign-in is over: start a new one")
+	case err != nil:
+		return err
 	}
 	link := s.VerificationURIComplete
 	if link == "" {

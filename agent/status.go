@@ -25,6 +25,7 @@ type StatusView struct {
 
 // Counts is how much a principal has. A lapsed grant counts as expired (GR-2).
 type Counts struct {
+	PendingApprovals      int `json:"pendingApprovals"`
 	Businesses            int `json:"businesses"`
 	ActiveGrants          int `json:"activeGrants"`
 	ExpiredGrants         int `json:"expiredGrants"`
@@ -102,6 +103,10 @@ func (a *Agent) counts(ctx context.Context, principal string, n *Counts) error {
 		if err != nil {
 			return err
 		}
+		approvals, err := find[approval](tx, Query{Principal: principal, States: []string{ApprovalPending}})
+		if err != nil {
+			return err
+		}
 		unknown, err := find[message](tx, Query{Principal: principal, States: []string{messageUnknown}})
 		if err != nil {
 			return err
@@ -110,6 +115,7 @@ func (a *Agent) counts(ctx context.Context, principal string, n *Counts) error {
 		if err != nil {
 			return err
 		}
+		n.PendingApprovals = len(approvals)
 		n.Businesses, n.Conversations, n.EvidenceToReview = len(businesses), len(conversations), len(blocks)
 		for _, g := range grants {
 			if g.stateAt(now) == grantActive {

@@ -73,6 +73,8 @@ const (
 	KindMessage       Kind = "messages"
 	KindReceipt       Kind = "receipts"
 	KindBlock         Kind = "blocks"
+	KindApproval      Kind = "approvals"
+	KindToken         Kind = "tokens" // of the control plane
 )
 
 // Kinds lists all of them.
@@ -80,6 +82,7 @@ func Kinds() []Kind {
 	return []Kind{
 		KindSettings, KindIdentity, KindBinding, KindProvider, KindBusiness, KindGrant,
 		KindAuthorization, KindConversation, KindMessage, KindReceipt, KindBlock,
+		KindApproval, KindToken,
 	}
 }
 
@@ -209,6 +212,7 @@ func readable(tx Tx) error {
 	return cmp.Or(
 		canFind[settings](tx), canFind[identity](tx), canFind[binding](tx), canFind[provider](tx), canFind[business](tx), canFind[grant](tx),
 		canFind[authorization](tx), canFind[conversation](tx), canFind[message](tx), canFind[receipt](tx), canFind[block](tx),
+		canFind[approval](tx),
 	)
 }
 

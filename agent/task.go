@@ -94,9 +94,17 @@ func (c Caller) mayAct(what string) error {
 	return nil
 }
 
-// stillWaiting is DA-9 of the task itself.
-func (c Caller) stillWaiting(ctx context.Context) error {
-	if c.Task == nil || c.Task.Waiting == nil || c.Task.Waiting(ctx) {
+// stillWaiting is DA-9 of the task that began a sign-in, as far as who waits for it
+// knows that.
+func (p *poller) stillWaiting(ctx context.Context, z *authorization) error {
+	waits := true
+	switch t := p.op.caller.Task; {
+	case p.tending != nil:
+		waits = z.Task == "" || p.tending.Waiting == nil || p.tending.Waiting(ctx, z.Task)
+	case t != nil && t.Waiting != nil:
+		waits = t.Waiting(ctx)
+	}
+	if waits {
 		return nil
 	}
 	return refuse(StatusCancelled, ReasonTaskNotWaiting, "the task does not wait for this any more")
@@ -116,33 +124,43 @@ func (c Caller) sameNetwork(name string) error {
 	return refuse(StatusBlocked, ReasonOtherNetwork, "it was begun under %s and goes on under no other", was)
 }
 
-// resume looks whether a pending sign-in may go on (RS-4). What may not is
-// settled, with the reason; what another caller asks about is left alone.
-func (a *Agent) resume(ctx context.Context, op *operation, z *authorization) (*authorization, error) {
-	c := op.caller
+// mayAttach holds who waits for a sign-in to the task that it was begun in, or to
+// the owner's own surface: there they may finish what a task of theirs began, under
+// the network profile of that (RS-5).
+func (c Caller) mayAttach(z *authorization) error {
 	if err := c.mayAct("go on with a sign-in"); err != nil {
-		return z, err
+		return err
 	}
-	if z.Task != c.taskID() {
-		owner := "on the owner's command line"
-		if z.Task != "" {
-			owner = fmt.Sprintf("by task %q", z.Task)
-		}
-		return z, refuse(StatusBlocked, ReasonOtherTask, "the sign-in was begun %s and goes on there", owner)
+	switch {
+	case z.Task == c.taskID():
+		return nil
+	case c.surface():
+		return c.sameNetwork(z.Network)
+	case z.Task == "":
+		return refuse(StatusBlocked, ReasonOtherTask, "the sign-in was begun on the owner's command line and goes on there")
 	}
-	p := &poller{a: a, op: op, id: z.ID}
+	return refuse(StatusBlocked, ReasonOtherTask, "the sign-in was begun by task %q and goes on there", z.Task)
+}
+
+// resume looks whether a pending sign-in may go on (RS-4). What may not is
+// settled, with the reason; what somebody else polls, they settle.
+func (p *poller) resume(ctx context.Context, z *authorization) (*authorization, error) {
+	a, c := p.a, p.op.caller
 	if !a.now().Before(z.Deadline) {
+		if a.held(&z.Head) {
+			return z, nil
+		}
 		return p.settle(ctx, authorizationExpired, ReasonConsentExpired)
 	}
 	err := c.sameNetwork(z.Network)
 	if err == nil {
-		err = c.stillWaiting(ctx)
+		err = p.stillWaiting(ctx, z)
 	}
 	if err == nil {
-		a.revalidate(ctx, c, op.business) // DI-3, before a link is shown
+		a.revalidate(ctx, c, p.op.business) // DI-3, before a link is shown
 		_, err = p.stillWanted(ctx, z)
 	}
-	if err == nil || passing(ReasonOf(err)) || a.held(&z.Head) { // whoever polls it settles it
+	if err == nil || passing(ReasonOf(err)) || a.held(&z.Head) {
 		return z, err
 	}
 	return p.unwanted(ctx, z, err)

@@ -211,9 +211,15 @@ func TestResumeUnderTheSameProfile(t *testing.T) {
 		w.biz.allow("trips:read")
 		// Another task, and the owner's command line with its wider profile: refused,
 		// and the sign-in is left to its task.
-		for name, other := range map[string]agent.Caller{"task": inTask("t-2", "work"), "command line": owner()} {
+		for name, other := range map[string]struct {
+			agent.Caller
+			reason, detail string
+		}{
+			"task":         {inTask("t-2", "work"), agent.ReasonOtherTask, "t-1"},
+			"command line": {owner(), agent.ReasonOtherNetwork, "work"},
+		} {
 			other.SignIn = func(context.Context, agent.SignIn) error { t.Errorf("%s: shown", name); return nil }
-			if r := w.wait(a, other, id, agent.StatusBlocked, agent.ReasonOtherTask); r.Authorization.State != "pending" || !strings.Contains(r.Detail, "t-1") {
+			if r := w.wait(a, other.Caller, id, agent.StatusBlocked, other.reason); r.Authorization.State != "pending" || !strings.Contains(r.Detail, other.detail) {
 				t.Errorf("%s: %+v", name, r)
 			}
 		}

@@ -48,7 +48,7 @@ func (a *Agent) deliverMessage(ctx context.Context, op *operation) error {
 		m.Grant = op.grant.ID
 	}
 	if op.approved != nil {
-		m.Approved = op.approved.Digest
+		m.Approved, m.Approval = op.approved.Request.Digest, op.approved.ID
 	}
 	op.caller.tell(Event{Kind: EventSending, Business: op.business.Card.Name})
 	reply, o, err := a.transmit(ctx, op, m)
@@ -140,7 +140,7 @@ func (a *Agent) attempts(ctx context.Context, op *operation, m *message, reconci
 				return reply, Outcome{State: OutcomeUnknown, Reason: ReasonStillProcessing}, nil
 			}
 			if !a.pause(ctx, op, m, a.params.NoReplyWaits[silent], "the business has no answer yet") {
-				return reply, Outcome{State: OutcomeUnknown, Reason: ReasonUserCancelled}, nil
+				return reply, Outcome{State: OutcomeUnknown, Reason: whoLeft(ctx)}, nil
 			}
 			silent++
 			waited = true
@@ -171,9 +171,17 @@ func unknownBecause(ctx context.Context, err error, otherwise Reason) Reason {
 	case errors.Is(err, errAgain):
 		return ReasonAuthorityChanged
 	case ctx.Err() != nil:
-		return ReasonUserCancelled
+		return whoLeft(ctx)
 	}
 	return or(ReasonOf(err), otherwise)
+}
+
+// whoLeft is why what may have been sent is not waited for any more.
+func whoLeft(ctx context.Context) Reason {
+	if errors.Is(context.Cause(ctx), ErrStopping) {
+		return ReasonInterrupted
+	}
+	return ReasonUserCancelled
 }
 
 // credentials are what an attempt carries. A wait may have outlived the one
@@ -214,7 +222,7 @@ func (a *Agent) prepare(op *operation, m *message) error {
 		ID: newID("m"), Principal: op.who.principal, Business: op.business.ID, Conversation: c.ID,
 		State: messagePrepared, Created: a.now(),
 	}
-	m.Task, m.Network = op.caller.taskID(), op.caller.networkName()
+	m.Task, m.Actor, m.Network = op.task, op.actor, op.caller.networkName()
 	m.Body, m.BodyDigest, m.ContextID = string(body), digest(body), c.ContextID
 	m.CardRevision, m.ProviderRevision, m.SendURL = op.business.CardRevision, op.provider, op.business.Card.SendURL()
 	m.Authority = op.authority(m)
@@ -245,11 +253,14 @@ func (a *Agent) markSending(op *operation, m *message, reconciling bool) error {
 	}
 	if op.approved != nil && !m.Introduction {
 		d, err := approvalDigest(m.WireID, m.Text)
-		if err != nil || d != op.approved.Digest || m.Approved != d {
+		if err != nil || d != op.approved.Request.Digest || m.Approved != d {
 			return refuse(StatusApprovalRequired, ReasonApprovalRequired, "the message is not the one that was approved")
 		}
 	}
 	return a.journal(op, m, func(tx Tx) error {
+		if err := a.useApproval(tx, op, m); err != nil {
+			return err
+		}
 		if !reconciling {
 			if op.conversation.State == conversationClosed {
 				return refuse(StatusBlocked, ReasonClosed, "conversation %s is closed (%s): start a new one", op.conversation.ID, op.conversation.Reason)
@@ -277,7 +288,7 @@ func (a *Agent) markSending(op *operation, m *message, reconciling bool) error {
 // journal changes a message and its conversation together, and renews both
 // leases. It does not follow the caller's context: what happened is written down.
 func (a *Agent) journal(op *operation, m *message, change func(Tx) error) error {
-	return a.store.Update(context.Background(), func(tx Tx) error {
+	return a.store.Update(withActor(context.Background(), op.caller), func(tx Tx) error {
 		m.lease(op.owner, a.now().Add(a.params.TurnLease))
 		return a.changeInWith(tx, op, func() error {
 			if err := change(tx); err != nil {
@@ -345,6 +356,7 @@ func (a *Agent) attempt(ctx context.Context, op *operation, m *message, turn Tur
 		return Reply{}, "", ClassifyError(err, turn)
 	}
 	reply := ParseReply(resp.Status, resp.Header.Get("Content-Type"), resp.Header.Get("WWW-Authenticate"), resp.Body)
+	a.withhold(&reply, m.Principal)
 	return reply, resp.Header.Get("Retry-After"), Classify(reply, turn)
 }
 
@@ -374,7 +386,7 @@ func (a *Agent) unanswered(op *operation, m *message, reply Reply, o Outcome) er
 		return err
 	}
 	if o.InvalidateGrant && op.grant != nil { // GR-8
-		if err := a.endGrantByID(context.Background(), op.who.principal, op.grant.ID, grantInvalid, ReasonDelegationGone); err != nil {
+		if err := a.endGrantByID(withActor(context.Background(), op.caller), op.who.principal, op.grant.ID, grantInvalid, ReasonDelegationGone); err != nil {
 			return err
 		}
 		if o.State != OutcomeUnknown { // CV-15: of the message it may say nothing

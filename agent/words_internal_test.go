@@ -39,13 +39,13 @@ func TestReasonIsSaidOnce(t *testing.T) {
 // AP-2, AP-4: where nobody can be asked, all that would be asked is told, permissions in
 // words.
 func TestUndecidedIsTold(t *testing.T) {
-	op := &operation{}
+	op := &operation{caller: Caller{Origin: OriginOwner, Human: HumanNone}} // leaves no record
 	req := ApprovalRequest{
 		Business: "Air", Destination: "https://air.example/message:send", Message: "Cancel it", Effect: EffectChange, Changed: true,
 		Scopes:  []Scope{{ID: "flights:cancel", Description: "Cancel your flights"}, {ID: "flights:rebook", Description: "Rebook your flights"}},
 		Exceeds: false, TokenScopes: []Scope{{ID: "flights:all", Description: "All of it"}},
 	}
-	_, err := new(Agent).decide(t.Context(), op, req, false)
+	_, err := new(Agent).decide(t.Context(), op, req)
 	if err == nil || !strings.HasSuffix(err.Error(), "it now needs flights:cancel, flights:rebook") {
 		t.Errorf("got %v", err)
 	}

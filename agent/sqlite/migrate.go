@@ -16,6 +16,7 @@ var migrations = []string{
 		"settings", "identities", "bindings", "providers", "businesses", "grants",
 		"authorizations", "conversations", "messages", "receipts", "blocks",
 	) + `CREATE TABLE secrets (id TEXT PRIMARY KEY, sealed BLOB NOT NULL) STRICT;`,
+	recordTables("approvals", "tokens"),
 }
 
 // recordTables makes a table of records per name. What a record is found by,

@@ -7,6 +7,7 @@ import (
 	"io"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -25,6 +26,7 @@ type bench struct {
 	signer  string
 	box     sandbox.Ready
 	profile string
+	now     func() time.Time // of the commands; nil: the true one
 }
 
 func newBench(t *testing.T) *bench {
@@ -101,6 +103,9 @@ func (b *bench) run(human bool, stdin string, args ...string) (code int, stdout,
 	}}
 	var out bytes.Buffer
 	a := &app{stdin: in, stdout: &out, stderr: term, now: time.Now, zone: time.UTC, person: human}
+	if b.now != nil {
+		a.now = b.now
+	}
 	if !human {
 		a.stdin = strings.NewReader(stdin)
 	}
@@ -108,7 +113,7 @@ func (b *bench) run(human bool, stdin string, args ...string) (code int, stdout,
 	defer cancel()
 	if args[0] == "audiences" {
 		args = append(args, "--server", b.info.Admin, "--token-file", b.info.AdminTokenFile)
-	} else {
+	} else if !slices.Contains(args, "--remote") {
 		args = append(args, "--profile", b.profile)
 	}
 	code = a.run(ctx, args)

@@ -11,7 +11,12 @@ import (
 // showApproval shows the whole of what is decided (AP-2): nothing is shortened, and
 // no character hides.
 func (p *profile) showApproval(req agent.ApprovalRequest) {
-	pr := p.app.aside()
+	printApproval(p.app.aside(), req, p.app.redraw)
+}
+
+// printApproval writes an approval whole; the message is broken at width columns, and
+// not at all if that is 0.
+func printApproval(pr *printer, req agent.ApprovalRequest, width int) {
 	pr.line("")
 	if at := req.SentBefore; !at.IsZero() {
 		pr.say(0, "This was sent %s, and its outcome is unknown. If the business got it then, it answers as it did; if not, it carries it out now.", pr.clock(at, toSecond))
@@ -31,12 +36,20 @@ func (p *profile) showApproval(req agent.ApprovalRequest) {
 	for line := range strings.SplitSeq(req.Message, "\n") {
 		shown := visible(line)
 		hidden = hidden || shown != line
-		for _, row := range rows(shown, p.app.redraw-2) {
+		for _, row := range rows(shown, width-2) {
 			pr.line("  %s", row)
 		}
 	}
 	if hidden {
 		pr.say(0, "It has characters that do not show; they stand in it as <U+...>.")
+	}
+}
+
+// requestOf is what was to be decided on, of the record of it.
+func requestOf(v agent.ApprovalView) agent.ApprovalRequest {
+	return agent.ApprovalRequest{
+		ID: v.ID, Business: v.BusinessName, Destination: v.Destination, Message: v.Message, Effect: v.Effect, Scopes: v.Permissions,
+		Exceeds: v.Exceeds, TokenScopes: v.TokenPermissions, Digest: v.Digest, Changed: v.Changed, SentBefore: v.SentBefore,
 	}
 }
 

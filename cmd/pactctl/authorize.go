@@ -41,7 +41,7 @@ exit code is 3.`,
 			return usagef("--scope ID is required: pactctl discover lists the permissions of a business")
 		}
 		req.Business = args[0]
-		return p.with(cmd.Context(), func(ctx context.Context, ag *agent.Agent, c agent.Caller) error {
+		return p.with(cmd.Context(), func(ctx context.Context, ag personal, c agent.Caller) error {
 			ctx, cancel := atMost(ctx, timeout)
 			defer cancel()
 			r, err := ag.Authorize(ctx, c, req)
@@ -128,7 +128,7 @@ func newAuthorizationListCmd(p *profile) *cobra.Command {
   pactctl authorization list -o json | jq '.authorizations[].state'`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return p.with(cmd.Context(), func(ctx context.Context, ag *agent.Agent, c agent.Caller) error {
+			return p.with(cmd.Context(), func(ctx context.Context, ag personal, c agent.Caller) error {
 				list, err := ag.Authorizations(ctx, c)
 				if err != nil {
 					return err
@@ -151,6 +151,9 @@ func printAuthorizations(p *printer, list []agent.AuthorizationView) {
 		}
 		p.labelled(v.ID+"  ", because(v.State, v.Reason)+", "+when)
 		p.say(4, "%s: %s", businessOf(v.Business, v.BusinessName), strings.Join(v.Scopes, " "))
+		if who := byAnother(v.Actor); who != "" {
+			p.say(4, "asked for by %s", who)
+		}
 	}
 }
 
@@ -165,7 +168,7 @@ pending, 1 if it ended otherwise.`,
   pactctl authorization status signin-3f9k2m -o json | jq .state`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return p.with(cmd.Context(), func(ctx context.Context, ag *agent.Agent, c agent.Caller) error {
+			return p.with(cmd.Context(), func(ctx context.Context, ag personal, c agent.Caller) error {
 				list, err := ag.Authorizations(ctx, c)
 				if err != nil {
 					return err
@@ -201,10 +204,12 @@ func printAuthorization(p *printer, v agent.AuthorizationView) {
 		"asked for", strings.Join(v.Scopes, " "),
 		"needed", strings.Join(v.Needed, " "),
 		"purpose", v.Purpose,
+		"asked for by", byAnother(v.Actor),
 		"grant", v.Grant,
 		"begun", p.at(v.Created),
 		"ends", p.at(v.Deadline),
 		"ended", p.at(v.Settled),
+		"given up by", byAnother(v.SettledBy),
 	)
 }
 
@@ -223,7 +228,7 @@ end. Exit code 3 if it is still pending when the wait is over.`,
 				return err
 			}
 			p.waitFor = args[0]
-			return p.with(cmd.Context(), func(ctx context.Context, ag *agent.Agent, c agent.Caller) error {
+			return p.with(cmd.Context(), func(ctx context.Context, ag personal, c agent.Caller) error {
 				ctx, cancel := atMost(ctx, timeout)
 				defer cancel()
 				r, err := ag.WaitAuthorization(ctx, c, args[0])
@@ -245,7 +250,7 @@ func newAuthorizationCancelCmd(p *profile) *cobra.Command {
 		Example: `  pactctl authorization cancel signin-3f9k2m`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return p.with(cmd.Context(), func(ctx context.Context, ag *agent.Agent, c agent.Caller) error {
+			return p.with(cmd.Context(), func(ctx context.Context, ag personal, c agent.Caller) error {
 				v, err := ag.CancelAuthorization(ctx, c, args[0])
 				if err != nil {
 					return notThere(err, "sign-in", args[0], "authorization list")

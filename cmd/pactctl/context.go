@@ -2,6 +2,7 @@ package main
 
 import (
 	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
 )
@@ -15,31 +16,40 @@ type contextView struct {
 	Issuer    string `json:"issuer,omitempty"`
 	CAFile    string `json:"caFile,omitempty"`
 	Insecure  bool   `json:"insecure"`
+
+	Agent          string `json:"agent,omitempty"`
+	AgentTokenFile string `json:"agentTokenFile,omitempty"`
 }
 
 func (c *contexts) view(name string) contextView {
 	s := c.Contexts[name]
-	return contextView{name, name == c.Current, s.Server, s.TokenFile, s.Issuer, s.CAFile, s.Insecure}
+	return contextView{name, name == c.Current, s.Server, s.TokenFile, s.Issuer, s.CAFile, s.Insecure, s.Agent, s.AgentTokenFile}
 }
 
-// newContextCmd remembers signers by name.
+// newContextCmd remembers signers and running agents by name.
 func newContextCmd(a *app) *cobra.Command {
-	cmd := newGroupCmd("context", "Remember signers by name, and choose one",
+	cmd := newGroupCmd("context", "Remember signers and agents by name, and choose one",
 		newContextListCmd(a), newContextUseCmd(a), newContextSetCmd(a), newContextShowCmd(a), newContextRemoveCmd(a))
 	cmd.GroupID = groupOperator
-	cmd.Long = `Remember signers by name, and choose the one that operator commands talk to.
+	cmd.Long = `Remember signers and running agents by name, and choose the ones that commands
+talk to.
 
 A context holds the URL of a signer's admin listener, the file that holds an
-admin token, and the issuer to work on if the signer has several. The file is
-pactctl/contexts.yaml in the XDG configuration folder; it holds no secrets.
+admin token, and the issuer to work on if the signer has several; or where a
+personal agent runs, and the file that holds a token for it; or both. The file
+is pactctl/contexts.yaml in the XDG configuration folder; it holds no secrets.
 
 What an operator command talks to is decided in this order: --server and
 --token-file; --context; PACT_SERVER and PACT_TOKEN_FILE; PACT_CONTEXT; the
 current context; an embedded signer on this machine, with its default data
-folder.`
+folder. What a personal agent's command works with: --remote; --profile;
+PACT_REMOTE; PACT_PROFILE; the agent of PACT_CONTEXT or else of the current
+context; the default profile. A current context that names no signer, and any
+that names no agent, is passed over.`
 	cmd.Example = `  pactctl context set prod --server https://signer.example.com:8789 \
       --token-file ~/prod.token
   pactctl context use prod
+  pactctl context set home --agent unix:/run/user/1000/pact.sock
   pactctl context list`
 	return cmd
 }
@@ -59,6 +69,7 @@ func newContextListCmd(a *app) *cobra.Command {
 			}
 			views := []contextView{}
 			var rows [][]string
+			head, agents := []string{"CURRENT", "NAME", "SERVER", "ISSUER"}, false
 			for _, name := range c.names() {
 				v := c.view(name)
 				views = append(views, v)
@@ -66,14 +77,20 @@ func newContextListCmd(a *app) *cobra.Command {
 				if v.Current {
 					mark = "*"
 				}
-				rows = append(rows, []string{mark, v.Name, v.Server, v.Issuer})
+				rows, agents = append(rows, []string{mark, v.Name, v.Server, v.Issuer, v.Agent}), agents || v.Agent != ""
+			}
+			if agents {
+				head = append(head, "AGENT")
 			}
 			return a.print(map[string]any{"contexts": views}, func(p *printer) {
 				if len(rows) == 0 {
 					p.line("No contexts. Make one with: pactctl context set NAME --server URL --token-file FILE")
 					return
 				}
-				p.table([]string{"CURRENT", "NAME", "SERVER", "ISSUER"}, rows)
+				for i := range rows {
+					rows[i] = rows[i][:len(head)]
+				}
+				p.table(head, rows)
 			})
 		},
 	}
@@ -111,7 +128,9 @@ func newContextSetCmd(a *app) *cobra.Command {
 		Long:    "Make a context, or change what its flags name. The first context becomes the\ncurrent one.",
 		Example: `  pactctl context set prod --server https://signer.example.com:8789 \
       --token-file ~/prod.token
-  pactctl context set prod --issuer https://pa.example.com`,
+  pactctl context set prod --issuer https://pa.example.com
+  pactctl context set home --agent http://127.0.0.1:8795 \
+      --agent-token-file ~/agent.token`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := loadContexts()
@@ -136,13 +155,16 @@ func newContextSetCmd(a *app) *cobra.Command {
 			if changed("insecure-http") {
 				s.Insecure = set.Insecure
 			}
-			if s.Server == "" || s.TokenFile == "" {
-				return usagef("a context needs --server URL and --token-file FILE")
+			if changed("agent") {
+				s.Agent = set.Agent
 			}
-			if _, err := parseServer(s.Server, s.Insecure); err != nil {
+			if changed("agent-token-file") {
+				s.AgentTokenFile = set.AgentTokenFile
+			}
+			if err := s.check(); err != nil {
 				return err
 			}
-			for _, file := range []*string{&s.TokenFile, &s.CAFile} {
+			for _, file := range []*string{&s.TokenFile, &s.CAFile, &s.AgentTokenFile} {
 				if *file == "" {
 					continue
 				}
@@ -171,7 +193,36 @@ func newContextSetCmd(a *app) *cobra.Command {
 	f.StringVar(&set.Issuer, "issuer", "", "issuer `URL` to work on, if the signer has several")
 	f.StringVar(&set.CAFile, "ca-file", "", "`FILE` of PEM certificates to trust instead of the system's")
 	f.BoolVar(&set.Insecure, "insecure-http", false, "allow plain http to a host that is not this machine")
+	f.StringVar(&set.Agent, "agent", "", "`TARGET` of a running agent: unix:PATH or http://127.0.0.1:PORT")
+	f.StringVar(&set.AgentTokenFile, "agent-token-file", "", "`FILE` that holds a token of that agent")
 	return cmd
+}
+
+// check refuses a context that could not be used, and puts its agent's target into its
+// plain form.
+func (s *signerContext) check() (err error) {
+	signer := s.Server != "" || s.TokenFile != "" || s.Issuer != "" || s.CAFile != "" || s.Insecure
+	if (signer || s.Agent == "" && s.AgentTokenFile == "") && (s.Server == "" || s.TokenFile == "") {
+		return usagef("a context needs --server URL and --token-file FILE, or --agent TARGET")
+	}
+	if signer {
+		if _, err := parseServer(s.Server, s.Insecure); err != nil {
+			return err
+		}
+	}
+	switch {
+	case s.Agent == "" && s.AgentTokenFile == "":
+		return nil
+	case s.Agent == "":
+		return usagef("--agent-token-file goes with --agent TARGET")
+	}
+	if s.Agent, err = parseAgent("--agent", s.Agent); err != nil {
+		return err
+	}
+	if s.AgentTokenFile == "" && !strings.HasPrefix(s.Agent, unixTarget) {
+		return usagef("--agent %s needs --agent-token-file FILE; make a token with: pactctl agent tokens create", s.Agent)
+	}
+	return nil
 }
 
 func newContextShowCmd(a *app) *cobra.Command {
@@ -199,7 +250,8 @@ func newContextShowCmd(a *app) *cobra.Command {
 			}
 			v := c.view(name)
 			return a.print(v, func(p *printer) {
-				p.fields("name", v.Name, "server", v.Server, "token file", v.TokenFile, "issuer", v.Issuer, "CA file", v.CAFile)
+				p.fields("name", v.Name, "server", v.Server, "token file", v.TokenFile, "issuer", v.Issuer, "CA file", v.CAFile,
+					"agent", v.Agent, "its token", v.AgentTokenFile)
 			})
 		},
 	}

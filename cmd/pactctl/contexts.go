@@ -15,7 +15,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// contexts is the file that remembers signers, as kubectl remembers clusters.
+// contexts is the file that remembers signers and running agents, as kubectl remembers
+// clusters.
 // It holds no secrets, only where the token files are.
 type contexts struct {
 	// Current is the name of the context that is used when nothing else is said.
@@ -25,13 +26,17 @@ type contexts struct {
 	path string
 }
 
-// signerContext says which signer to talk to, and as whom.
+// signerContext says which signer to talk to, and as whom; or which running agent; or
+// both.
 type signerContext struct {
-	Server    string `yaml:"server"`             // URL of the admin listener
-	TokenFile string `yaml:"tokenFile"`          // absolute path of a file with the admin token
-	Issuer    string `yaml:"issuer,omitempty"`   // the issuer that commands are about, if the signer has several
-	CAFile    string `yaml:"caFile,omitempty"`   // PEM certificates to trust instead of the system's
-	Insecure  bool   `yaml:"insecure,omitempty"` // allow plain http beyond loopback
+	Server    string `yaml:"server,omitempty"`    // URL of the admin listener; empty: the context names no signer
+	TokenFile string `yaml:"tokenFile,omitempty"` // absolute path of a file with the admin token
+	Issuer    string `yaml:"issuer,omitempty"`    // the issuer that commands are about, if the signer has several
+	CAFile    string `yaml:"caFile,omitempty"`    // PEM certificates to trust instead of the system's
+	Insecure  bool   `yaml:"insecure,omitempty"`  // allow plain http beyond loopback
+
+	Agent          string `yaml:"agent,omitempty"`          // target of a running agent; empty: the context names none
+	AgentTokenFile string `yaml:"agentTokenFile,omitempty"` // absolute path of a file with its token
 }
 
 // contextsPath is where the contexts file is.

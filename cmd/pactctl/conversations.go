@@ -28,7 +28,7 @@ func newConversationsListCmd(p *profile) *cobra.Command {
   pactctl conversations list -o json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return p.with(cmd.Context(), func(ctx context.Context, ag *agent.Agent, c agent.Caller) error {
+			return p.with(cmd.Context(), func(ctx context.Context, ag personal, c agent.Caller) error {
 				list, err := ag.Conversations(ctx, c)
 				if err != nil {
 					return err
@@ -59,7 +59,7 @@ func newConversationsShowCmd(p *profile) *cobra.Command {
   pactctl conversations show c-3f9k2m -o json`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return p.with(cmd.Context(), func(ctx context.Context, ag *agent.Agent, c agent.Caller) error {
+			return p.with(cmd.Context(), func(ctx context.Context, ag personal, c agent.Caller) error {
 				v, err := ag.Conversation(ctx, c, args[0])
 				if err != nil {
 					return notThere(err, "conversation", args[0], "conversations list")
@@ -79,6 +79,12 @@ func printConversation(p *printer, v agent.ConversationView) {
 			what = "introduction"
 		}
 		p.say(0, "%s, %s, %s, %s", stamp(p, m.Created), m.ID, what, strings.TrimSpace(m.State+" "+m.Reason))
+		if who := byAnother(m.Actor); who != "" {
+			p.say(0, "asked for by %s", who)
+		}
+		if m.Approval != "" {
+			p.line("approved as %s", m.Approval)
+		}
 		p.line("you")
 		printText(p, m.Text)
 		if m.Reply != "" {
@@ -89,6 +95,16 @@ func printConversation(p *printer, v agent.ConversationView) {
 			p.line("receipt %s: %s", m.Evidence.Receipt, m.Evidence.Verdict)
 		}
 	}
+}
+
+// byAnother is who acted, if that was not the owner with pactctl: empty then. A program
+// may have chosen the name.
+func byAnother(actor string) string {
+	switch actor {
+	case "", string(agent.OriginOwnerCLI), "owner":
+		return ""
+	}
+	return visible(actor)
 }
 
 // printText writes a text two columns in, so that no line of it can be taken for one of

@@ -5,8 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
+	"net/http"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -50,18 +53,32 @@ is in a temporary folder that is removed at the end. A simulated user posts the
 forms of the business's own sign-in and consent pages; with --browser that is
 you, at your own pace.
 
+With --remote the agent is a running one, in a process of its own and through
+its control plane: pactctl agent serve --time-scale 60, with a profile that is
+new. The profile then holds what the demo did, and is yours to remove.
+
 With -o json stdout has only {"ok", "steps": [{"name", "ok", "detail", "ms"}],
 "receipts": [{"id", "verdict"}]}.`,
 		Example: `  pactctl demo
   pactctl demo -o json
-  pactctl demo --browser`,
+  pactctl demo --browser
+  pactctl agent serve --profile DIR --time-scale 60 &
+  pactctl demo --remote unix:DIR/agent.sock`,
 		Args: cobra.NoArgs,
 	}
 	cmd.Flags().BoolVar(&d.browser, "browser", false, "sign in and consent yourself, in your browser")
+	cmd.Flags().StringVar(&d.remote, "remote", "", "work with the running agent at `TARGET`: unix:PATH, http://HOST:PORT or a context's name")
+	cmd.Flags().StringVar(&d.tokenFile, "remote-token-file", "", "`FILE` with the token of the running agent")
 	cmd.Flags().BoolVarP(&verbose, "verbose", "v", false, "log what signer and business do to stderr")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if d.browser && !a.person {
 			return usagef("--browser hands you a sign-in link, and that goes to a terminal only")
+		}
+		if d.browser && d.remote != "" {
+			return usagef("--browser and --remote do not go together: an agent that is %d times as fast gives a person no time to sign in", demoScale)
+		}
+		if d.remote == "" && d.tokenFile != "" {
+			return usagef("--remote-token-file is for --remote")
 		}
 		if verbose {
 			d.log = slog.New(slog.NewTextHandler(a.stderr, nil))
@@ -73,32 +90,37 @@ With -o json stdout has only {"ok", "steps": [{"name", "ok", "detail", "ms"}],
 
 // demo is one run: three parties, what was seen of them, and how far it is.
 type demo struct {
-	app     *app
-	browser bool
-	log     *slog.Logger
+	app       *app
+	browser   bool
+	remote    string // where the running agent is; empty: the demo has one of its own
+	tokenFile string // and the token for it, if it takes one
+	log       *slog.Logger
 
-	// What tests change, so that a proof fails: what the sandbox is made of, and what
-	// the agent's traffic passes.
+	// What tests change, so that a proof fails: what the sandbox is made of, what the
+	// agent's traffic passes, and who stands in for the agent.
 	business sandbox.Config
 	network  func(agent.Egress) agent.Egress
+	standIn  func(personal) personal
 
 	temp    string // where dir is made; empty: where the system has such folders
 	dir     string
 	signer  *server.Server
 	issuer  string
 	sandbox *sandbox.Sandbox
+	front   *http.Server // before the business: what it is sent is seen there
 	ready   sandbox.Ready
-	store   *sqlite.Store
-	agent   *agent.Agent
+	agent   personal
+	leave   func() error // ends what the agent was opened with
 
-	wire  wire  // what the agent sent
-	turns turns // what reached the business
+	wire  wire  // what came to the business
+	turns turns // what its agents did
 
 	conversation string // with the airline
 	oldKey       string // kid that signs before the switch-over
 	newKey       string // and after it
 	switchOver   time.Time
 
+	owned     sync.Mutex              // the owner may be asked on any goroutine
 	approvals []agent.ApprovalRequest // that the owner was asked for
 	decline   bool                    // what the owner says
 	consents  []person.Consent        // that the simulated user gave
@@ -172,6 +194,11 @@ type receiptLine struct {
 // run does the steps up to the first that fails, reports, and leaves nothing
 // behind.
 func (d *demo) run(ctx context.Context) (err error) {
+	if d.remote != "" {
+		if err := d.checkRemote(ctx); err != nil {
+			return err
+		}
+	}
 	if d.dir, err = os.MkdirTemp(d.temp, "pactctl-demo-"); err != nil {
 		return fmt.Errorf("make a temporary folder: %w", err)
 	}
@@ -193,11 +220,11 @@ func (d *demo) run(ctx context.Context) (err error) {
 		notRun := plural(len(steps)-len(d.report.Steps), "step") + " not run"
 		switch {
 		case ctx.Err() != nil:
-			p.line("Interrupted; %s. All data is removed.", notRun)
+			p.line("Interrupted; %s. %s", notRun, d.removed())
 		case failed != nil:
 			p.line("A proof failed; %s. --verbose shows what signer and business logged.", notRun)
 		default:
-			d.screen.summary(d.proved, len(steps), len(receipts), took)
+			d.screen.summary(d.proved, len(steps), len(receipts), took, d.removed())
 		}
 	})
 	return errors.Join(failed, err, d.screen.err)
@@ -235,7 +262,7 @@ func (d *demo) start(ctx context.Context) (string, error) {
 	if err := d.startBusiness(); err != nil {
 		return "", err
 	}
-	if err := d.openAgent(); err != nil {
+	if err := d.openAgent(ctx); err != nil {
 		return "", err
 	}
 	published, err := d.keySet(ctx)
@@ -290,8 +317,15 @@ func (d *demo) startSigner(ctx context.Context) error {
 	}
 }
 
+// startBusiness starts the sandbox. Its provider is reached through what remembers
+// the messages that come.
 func (d *demo) startBusiness() error {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
 	cfg := d.business
+	cfg.PublicURL = "http://" + l.Addr().String()
 	cfg.Params = sandbox.Defaults().Scaled(demoScale)
 	if d.browser { // what waits for a person
 		full := sandbox.Defaults()
@@ -300,15 +334,34 @@ func (d *demo) startBusiness() error {
 	cfg.Log = d.log
 	s, err := sandbox.New(cfg)
 	if err != nil {
-		return err
+		return errors.Join(err, l.Close())
 	}
+	d.front = &http.Server{
+		Handler: d.wire.watch(s.Provider()), ReadHeaderTimeout: demoStopLimit,
+		ErrorLog: slog.NewLogLogger(d.log.Handler(), slog.LevelDebug),
+	}
+	go func() { _ = d.front.Serve(l) }() // until it is closed
 	s.Start()
 	d.sandbox, d.ready = s, s.Ready()
 	return nil
 }
 
-// openAgent opens the agent on its profile, as a program that starts.
-func (d *demo) openAgent() error {
+// openAgent opens the agent on its profile, as a program that starts, or goes to the
+// running one.
+func (d *demo) openAgent(ctx context.Context) (err error) {
+	if d.remote != "" {
+		err = d.dial(ctx)
+	} else {
+		err = d.openHere()
+	}
+	if err == nil && d.standIn != nil {
+		d.agent = d.standIn(d.agent)
+	}
+	return err
+}
+
+// openHere opens the agent in this process.
+func (d *demo) openHere() error {
 	dir := filepath.Join(d.dir, "agent")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -317,40 +370,44 @@ func (d *demo) openAgent() error {
 	if err != nil {
 		return err
 	}
-	d.store = store
 	params := agent.Defaults().Scaled(demoScale)
 	if d.browser {
 		params.ConsentMax = agent.Defaults().ConsentMax
 	}
-	d.agent, err = agent.Open(agent.Config{
+	a, err := agent.Open(agent.Config{
 		Dir: dir, Store: store, Key: agent.KeyFile, Params: params, Scale: demoScale,
 		Network: func(rules agent.URLRules, policy egress.Policy) agent.Egress {
 			var n agent.Egress = egress.New(egress.Config{Rules: rules, Policy: policy, Scale: demoScale})
 			if d.network != nil {
 				n = d.network(n)
 			}
-			return &tap{n, &d.wire}
+			return n
 		},
 	})
-	return err
+	if err != nil {
+		return errors.Join(err, store.Close())
+	}
+	d.agent, d.leave = a, func() error {
+		a.Close()
+		return store.Close()
+	}
+	return nil
 }
 
 func (d *demo) closeAgent() error {
-	if d.agent != nil {
-		d.agent.Close()
-		d.agent = nil
-	}
-	if d.store == nil {
+	if d.agent == nil {
 		return nil
 	}
-	err := d.store.Close()
-	d.store = nil
-	return err
+	d.agent = nil
+	return d.leave()
 }
 
-// stop ends the three parties and removes their data.
+// stop ends the parties that the demo started and removes their data.
 func (d *demo) stop() error {
 	errs := []error{d.closeAgent()}
+	if d.front != nil {
+		errs = append(errs, d.front.Close())
+	}
 	if d.sandbox != nil {
 		errs = append(errs, d.sandbox.Close())
 	}
@@ -360,4 +417,12 @@ func (d *demo) stop() error {
 		errs = append(errs, d.signer.Shutdown(ctx))
 	}
 	return errors.Join(append(errs, os.RemoveAll(d.dir))...)
+}
+
+// removed says what is left of the data.
+func (d *demo) removed() string {
+	if d.remote != "" {
+		return "All data is removed but for the running agent's profile."
+	}
+	return "All data is removed."
 }

@@ -79,7 +79,7 @@ func (d *demo) before(ctx context.Context) (string, error) {
 	}
 	return fmt.Sprintf("key %s still signs; receipt verified", short(d.oldKey)), d.prove(
 		claim{"the next key is published already", published[d.newKey]},
-		claim{"it was before the switch-over", d.wire.last().sent.Before(d.switchOver)},
+		claim{"it was before the switch-over", d.wire.last().arrived.Before(d.switchOver)},
 	)
 }
 
@@ -87,12 +87,8 @@ func (d *demo) after(ctx context.Context) (string, error) {
 	if err := d.awaitSwitchOver(ctx); err != nil {
 		return "", err
 	}
-	// A program that starts has no token left: the next one is fresh. Everything
-	// else it must find in its store.
-	if err := d.closeAgent(); err != nil {
-		return "", err
-	}
-	if err := d.openAgent(); err != nil {
+	how, err := d.startAnew(ctx)
+	if err != nil {
 		return "", err
 	}
 	if err := d.ask(ctx, d.newKey); err != nil {
@@ -106,10 +102,28 @@ func (d *demo) after(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("key %s signs now; agent restarted; receipt verified", short(d.newKey)), d.prove(
+	return fmt.Sprintf("key %s signs now; %s; receipt verified", short(d.newKey), how), d.prove(
 		claim{"the new key signs", keys[d.newKey] == "signing"},
 		claim{"the old one stays for the tokens that are out", keys[d.oldKey] == "retiring" && published[d.oldKey]},
 	)
+}
+
+// startAnew sees to it that the agent holds no token, so that the next one is fresh,
+// and says how.
+func (d *demo) startAnew(ctx context.Context) (string, error) {
+	if err := d.closeAgent(); err != nil {
+		return "", err
+	}
+	if err := d.openAgent(ctx); err != nil {
+		return "", err
+	}
+	if d.remote == "" { // a program that starts; everything else it must find in its store
+		return "agent restarted", nil
+	}
+	if _, err := d.agent.Enroll(ctx, d.owner(), agent.EnrollRequest{SignerURL: d.issuer}); err != nil {
+		return "", err
+	}
+	return "enrolled anew", nil
 }
 
 // awaitSwitchOver waits until the new key signs.
@@ -139,7 +153,7 @@ func (d *demo) kill(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	n, sent := d.turns.count(), len(d.wire.messages())
+	n, sent := d.turns.count(), d.wire.count()
 	status, err := d.status(ctx)
 	if err != nil {
 		return "", err
@@ -160,7 +174,7 @@ func (d *demo) kill(ctx context.Context) (string, error) {
 		claim{"the switch is effective, and every replica says so", barrier.Effective && len(barrier.Confirmed) == 1 && len(barrier.Silent) == 0},
 		claim{"custody keeps it too", thrown.DurableInCustody},
 		claim{"status says disabled", status.SignerDisabled && !status.Ready},
-		claim{"no message reaches the business", d.turns.count() == n && len(d.wire.messages()) == sent},
+		claim{"no message reaches the business", d.turns.count() == n && d.wire.count() == sent},
 	)
 }
 

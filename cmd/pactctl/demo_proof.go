@@ -3,24 +3,18 @@ package main
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
 	"slices"
-	"strings"
-	"sync"
 	"time"
 
 	"github.com/go-jose/go-jose/v4"
 	"github.com/go-json-experiment/json"
-	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/pactsigner/pactsigner/agent"
-	"github.com/pactsigner/pactsigner/agent/egress"
 	"github.com/pactsigner/pactsigner/jwks"
 	"github.com/pactsigner/pactsigner/sandbox"
 )
@@ -43,138 +37,6 @@ func (d *demo) prove(claims ...claim) error {
 	}
 	return errors.Join(errs...)
 }
-
-// wire remembers what the agent sent to the business. It holds secrets, in
-// memory only.
-type wire struct {
-	mu   sync.Mutex
-	sent []exchange
-}
-
-// exchange is a request of the agent to the business and its answer.
-type exchange struct {
-	purpose        egress.Purpose
-	kid            string // of the PA-JWT
-	delegation     agent.Secret
-	body           agent.Secret
-	receipt        jsontext.Value
-	sent, received time.Time
-}
-
-// tap is a way to the network that is watched.
-type tap struct {
-	agent.Egress
-	wire *wire
-}
-
-func (t *tap) Do(ctx context.Context, req egress.Request) (egress.Response, error) {
-	x := exchange{purpose: req.Purpose, body: agent.Secret(req.Body), sent: time.Now()}
-	if token, err := jwks.ParseCompact(bearerOf(req.Header, "Authorization"), jose.ES256, jose.RS256); err == nil {
-		x.kid = token.KeyID
-	}
-	x.delegation = agent.Secret(bearerOf(req.Header, "X-A2A-User-Delegation"))
-	resp, err := t.Egress.Do(ctx, req)
-	x.received = time.Now()
-	if err == nil && req.Purpose == egress.Message {
-		x.receipt = agent.ParseReply(resp.Status, resp.Header.Get("Content-Type"), "", resp.Body).Message.Receipt
-	}
-	t.wire.mu.Lock()
-	defer t.wire.mu.Unlock()
-	t.wire.sent = append(t.wire.sent, x)
-	return resp, err
-}
-
-// Close closes what is watched.
-func (t *tap) Close() {
-	if c, ok := t.Egress.(interface{ Close() }); ok {
-		c.Close()
-	}
-}
-
-func bearerOf(h http.Header, name string) string {
-	token, _ := strings.CutPrefix(h.Get(name), "Bearer ")
-	return token
-}
-
-// messages are the messages that were sent.
-func (w *wire) messages() (out []exchange) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, x := range w.sent {
-		if x.purpose == egress.Message {
-			out = append(out, x)
-		}
-	}
-	return out
-}
-
-// last is the message that was sent last; the zero exchange if none was.
-func (w *wire) last() exchange {
-	all := w.messages()
-	if len(all) == 0 {
-		return exchange{}
-	}
-	return all[len(all)-1]
-}
-
-// digest is the SHA-256 of a message's body without its contextId, as approvals
-// have it.
-func (x exchange) digest() string {
-	var req struct {
-		Message struct {
-			ID    string `json:"messageId"`
-			Parts []struct {
-				Text string `json:"text"`
-			} `json:"parts"`
-		} `json:"message"`
-	}
-	if err := json.Unmarshal([]byte(x.body.Reveal()), &req); err != nil || len(req.Message.Parts) != 1 {
-		return ""
-	}
-	body, err := agent.BuildMessage(req.Message.ID, "", req.Message.Parts[0].Text)
-	if err != nil {
-		return ""
-	}
-	return hexDigest(body)
-}
-
-func hexDigest(b []byte) string {
-	sum := sha256.Sum256(b)
-	return hex.EncodeToString(sum[:])
-}
-
-// turns remembers what reached the business's agents, and what they did.
-type turns struct {
-	mu  sync.Mutex
-	all []turn
-}
-
-type turn struct {
-	brand string
-	sandbox.Turn
-	sandbox.Reply
-}
-
-// watch returns a brand whose turns are remembered.
-func (t *turns) watch(b sandbox.Brand) sandbox.Brand {
-	respond := b.Respond
-	b.Respond = func(ctx context.Context, in sandbox.Turn) (sandbox.Reply, error) {
-		out, err := respond(ctx, in)
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		t.all = append(t.all, turn{b.Name, in, out})
-		return out, err
-	}
-	return b
-}
-
-func (t *turns) since(n int) []turn {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return slices.Clone(t.all[min(n, len(t.all)):])
-}
-
-func (t *turns) count() int { return len(t.since(0)) }
 
 // publicClient reads what anybody may read.
 var publicClient = &http.Client{
@@ -241,9 +103,9 @@ func (d *demo) listReceipts(ctx context.Context) []agent.ReceiptView {
 	return all
 }
 
-// receipts verifies every receipt once more: as it came over the wire, against
-// the delegation token that it answers, with keys that are fetched anew. What the
-// agent made of it counts for nothing.
+// receipts verifies every receipt once more: as the business sent it, against the
+// delegation token that it answers, with keys that are fetched anew. What the agent
+// made of it counts for nothing.
 func (d *demo) receipts(ctx context.Context) (string, error) {
 	brand, keys, err := d.fetchAnew(ctx)
 	if err != nil {
@@ -344,6 +206,6 @@ func wantOf(x exchange, keys jwks.Set) (agent.ReceiptWant, error) {
 	}
 	return agent.ReceiptWant{
 		Delegated: true, GrantID: c.GrantID, User: c.Subject, GrantScopes: agent.ScopeSet(c.Scope),
-		SentAt: x.sent, ReceivedAt: x.received,
+		SentAt: x.arrived, ReceivedAt: x.answered,
 	}, nil
 }

@@ -117,16 +117,18 @@ func (s *screen) listing(receipts []agent.ReceiptView, verdicts []receiptLine) {
 }
 
 // summary says that all is proved, and what to do next.
-func (s *screen) summary(proofs, steps, receipts int, took time.Duration) {
+func (s *screen) summary(proofs, steps, receipts int, took time.Duration, removed string) {
 	s.write(func(p *printer) {
-		p.line("%d proofs in %d steps, %s verified, in %.1fs. All data is removed.",
+		p.line("%d proofs in %d steps, %s verified, in %.1fs.",
 			proofs, steps, plural(receipts, "receipt"), took.Seconds())
+		p.line("%s", removed)
 		p.line("")
 		p.line("Next:")
 		p.fields(
 			"  signer serve", "a signer that stays",
 			"  pactctl sandbox", "a business to try it against; says how to go on",
 			"  pactctl demo --browser", "the same, and you sign in",
+			"  pactctl agent serve", "an agent that stays; pactctl demo --help says how to prove it",
 		)
 	})
 }

@@ -29,6 +29,8 @@ func (d *demo) owner() agent.Caller {
 	return agent.Caller{
 		Principal: principal, Origin: agent.OriginOwnerCLI, Human: agent.HumanInteractive,
 		Approve: func(_ context.Context, r agent.ApprovalRequest) (bool, error) {
+			d.owned.Lock()
+			defer d.owned.Unlock()
 			d.approvals = append(d.approvals, r)
 			return !d.decline, nil
 		},
@@ -55,6 +57,8 @@ func (d *demo) signIn(ctx context.Context, s agent.SignIn) error {
 		ids[i] = scope.ID
 	}
 	c, err := person.Person{Login: d.ready.Login}.Allow(ctx, s.Link.Reveal(), ids...)
+	d.owned.Lock()
+	defer d.owned.Unlock()
 	d.consents = append(d.consents, c)
 	return err
 }
@@ -65,6 +69,8 @@ func (d *demo) asked(scopes ...string) bool {
 	if d.browser {
 		return true
 	}
+	d.owned.Lock()
+	defer d.owned.Unlock()
 	if len(d.consents) == 0 {
 		return false
 	}
@@ -77,6 +83,19 @@ func (d *demo) asked(scopes ...string) bool {
 
 func sameIDs(a, b []string) bool {
 	return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
+}
+
+// askedOf are the approvals that the owner was asked for since there were n.
+func (d *demo) askedOf(n int) []agent.ApprovalRequest {
+	d.owned.Lock()
+	defer d.owned.Unlock()
+	return slices.Clone(d.approvals[n:])
+}
+
+func (d *demo) declines(no bool) {
+	d.owned.Lock()
+	defer d.owned.Unlock()
+	d.decline = no
 }
 
 // card is where a brand's card is.
@@ -268,7 +287,7 @@ func (d *demo) identity(ctx context.Context) (string, error) {
 	turns := d.turns.since(n)
 	return "Marrow Books knows who asks, and answers", d.prove(
 		claim{"it reached the bookshop once, as this issuer's", len(turns) == 1 && turns[0].brand == "Marrow Books" && turns[0].Issuer == d.issuer},
-		claim{"without anybody's permission", turns[0].User == "" && d.wire.last().delegation == "" && r.Evidence == nil},
+		claim{"without anybody's permission", len(turns) == 1 && turns[0].User == "" && d.wire.last().delegation == "" && r.Evidence == nil},
 	)
 }
 
@@ -293,16 +312,16 @@ func (d *demo) inspect(ctx context.Context) (string, error) {
 	if err := d.ask(ctx, d.signingKey()); err != nil {
 		return "", err
 	}
-	t := d.turns.since(n)[0]
+	t := d.turns.since(n)[0] // ask proved that there is one
 	d.screen.note("%s", firstLine(t.Reply.Text))
 	return "flights read with that permission; receipt verified", d.prove(
 		claim{"the business knew whose flights", t.User != "" && sameIDs(t.Scopes, []string{readFlights})},
-		claim{"the owner need not approve a look", len(d.approvals) == 0},
+		claim{"the owner need not approve a look", len(d.askedOf(0)) == 0},
 	)
 }
 
 func (d *demo) stepUp(ctx context.Context) (string, error) {
-	n, asked := d.turns.count(), len(d.approvals)
+	n, asked := d.turns.count(), len(d.askedOf(0))
 	r, err := d.send(ctx, agent.SendRequest{
 		Business: d.card(sandbox.LarklineID), Message: askRebook, Effect: "change", Scopes: []string{readFlights},
 		Conversation: d.conversation,
@@ -313,7 +332,7 @@ func (d *demo) stepUp(ctx context.Context) (string, error) {
 	if err := replied(r); err != nil {
 		return "", err
 	}
-	turns, approvals := d.turns.since(n), d.approvals[asked:]
+	turns, approvals := d.turns.since(n), d.askedOf(asked)
 	d.screen.note("%s", firstLine(r.Reply))
 	return "a change needs more: " + rebook + " allowed, done", d.prove(
 		claim{"the business asked for the missing permission", slices.Equal(r.MissingScopes, []string{rebook})},
@@ -330,17 +349,18 @@ func (d *demo) change(ctx context.Context) (string, error) {
 		Business: d.card(sandbox.LarklineID), Message: askBack, Effect: "change", Scopes: []string{rebook},
 		Conversation: d.conversation,
 	}
-	n, sent := d.turns.count(), len(d.wire.messages())
-	d.decline = true
+	n, sent := d.turns.count(), d.wire.count()
+	asked := len(d.askedOf(0))
+	d.declines(true)
 	declined, err := d.send(ctx, req)
-	d.decline = false
+	d.declines(false)
 	if err != nil {
 		return "", err
 	}
 	if err := ended(declined, agent.StatusDenied, agent.ReasonApprovalDenied); err != nil {
 		return "", err
 	}
-	untouched := d.turns.count() == n && len(d.wire.messages()) == sent
+	untouched := d.turns.count() == n && d.wire.count() == sent
 	r, err := d.send(ctx, req)
 	if err != nil {
 		return "", err
@@ -348,15 +368,21 @@ func (d *demo) change(ctx context.Context) (string, error) {
 	if err := replied(r); err != nil {
 		return "", err
 	}
-	a, turns := d.approvals[len(d.approvals)-1], d.turns.since(n)
+	approvals, turns := d.askedOf(asked), d.turns.since(n)
+	a := agent.ApprovalRequest{}
+	if len(approvals) > 0 {
+		a = approvals[len(approvals)-1]
+	}
+	text, digest := d.wire.last().message()
 	d.screen.note("approved  %s", a.Message)
 	d.screen.note("to        %s", a.Destination)
 	d.screen.note("effect    %s, with %s", a.Effect, rebook)
 	d.screen.note("digest    %s", a.Digest)
 	return "declined: not sent; approved: sent as approved, and done", d.prove(
 		claim{"what the owner declines is not sent", untouched},
+		claim{"the owner was asked each time", len(approvals) == 2},
 		claim{"the owner saw the whole message", a.Message == askBack && strings.HasPrefix(a.Destination, d.ready.Provider) && a.Effect == agent.EffectChange},
-		claim{"and just that was sent", a.Digest != "" && a.Digest == d.wire.last().digest()},
+		claim{"and just that was sent", text == a.Message && a.Digest != "" && a.Digest == digest},
 		claim{"it was done once", len(turns) == 1 && len(turns[0].Actions) == 1},
 		claim{"the receipt is verified" + findings(r), verified(r)},
 	)

@@ -260,6 +260,104 @@ func TestDemoFails(t *testing.T) {
 	}
 }
 
+// liar is an agent whose sends are not what it says of them.
+type liar struct {
+	personal
+	lie      func(ctx context.Context, honest personal, c agent.Caller, req agent.SendRequest) (agent.Result, error)
+	receipts []agent.ReceiptView // that it made up
+}
+
+func (l liar) Send(ctx context.Context, c agent.Caller, req agent.SendRequest) (agent.Result, error) {
+	if l.lie == nil {
+		return l.personal.Send(ctx, c, req)
+	}
+	return l.lie(ctx, l.personal, c, req)
+}
+
+func (l liar) Receipts(ctx context.Context, c agent.Caller) ([]agent.ReceiptView, error) {
+	all, err := l.personal.Receipts(ctx, c)
+	return append(l.receipts, all...), err
+}
+
+// What the demo proves does not rest on what the agent says: the business was there
+// too.
+func TestDemoSeesThroughTheAgent(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		liar liar
+		step string
+		why  string
+	}{
+		"it sends what was declined": {
+			liar: liar{lie: func(ctx context.Context, honest personal, c agent.Caller, req agent.SendRequest) (agent.Result, error) {
+				declined, ask := false, c.Approve
+				c.Approve = func(ctx context.Context, r agent.ApprovalRequest) (bool, error) {
+					ok, err := ask(ctx, r)
+					declined = declined || !ok
+					return true, err
+				}
+				r, err := honest.Send(ctx, c, req)
+				if declined {
+					r = agent.Result{Status: agent.StatusDenied, Reason: agent.ReasonApprovalDenied}
+				}
+				return r, err
+			}},
+			step: "change", why: "what the owner declines is not sent",
+		},
+		"it sends other words than were approved": {
+			liar: liar{lie: func(ctx context.Context, honest personal, c agent.Caller, req agent.SendRequest) (agent.Result, error) {
+				said, ask := req.Message, c.Approve
+				if req.Message == askBack {
+					req.Message += " Take seat 1A."
+				}
+				c.Approve = func(ctx context.Context, r agent.ApprovalRequest) (bool, error) {
+					r.Message = said
+					return ask(ctx, r)
+				}
+				return honest.Send(ctx, c, req)
+			}},
+			step: "change", why: "just that was sent",
+		},
+		"it says that a reply came, and sends nothing": {
+			liar: liar{lie: func(ctx context.Context, honest personal, c agent.Caller, req agent.SendRequest) (agent.Result, error) {
+				return agent.Result{Status: agent.StatusReplied, Evidence: &agent.EvidenceView{Verdict: agent.VerdictVerified}}, nil
+			}},
+			step: "identity", why: "it reached the bookshop once",
+		},
+		"it sends a change twice": {
+			liar: liar{lie: func(ctx context.Context, honest personal, c agent.Caller, req agent.SendRequest) (agent.Result, error) {
+				r, err := honest.Send(ctx, c, req)
+				if err == nil && req.Message == askBack && r.Status == agent.StatusReplied {
+					r, err = honest.Send(ctx, c, req)
+				}
+				return r, err
+			}},
+			step: "change", why: "it was done once",
+		},
+		"it makes a receipt up": {
+			liar: liar{receipts: []agent.ReceiptView{{ID: "r-made-up", Verdict: agent.VerdictVerified, Digest: hexDigest(nil)}}},
+			step: "receipts", why: "receipt r-made-up came over the wire",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d, _, stdout, _ := demoOnly(t, nil)
+			d.app.output = "json"
+			d.standIn = func(honest personal) personal {
+				l := c.liar
+				l.personal = honest
+				return l
+			}
+			err := d.run(t.Context())
+			r := readReport(t, stdout.Bytes())
+			last := r.Steps[len(r.Steps)-1]
+			if err == nil || r.OK || last.OK || last.Name != c.step || !strings.Contains(last.Detail, c.why) {
+				t.Errorf("%v, last step %+v; want %s to fail by %q", err, last, c.step, c.why)
+			}
+		})
+	}
+}
+
 // forgeReceipt changes a part of a reply's receipt.
 func forgeReceipt(body []byte, part string) []byte {
 	var reply map[string]any
@@ -385,5 +483,26 @@ func TestDemoBrowserNeedsATerminal(t *testing.T) {
 	a, stdout, stderr := testApp("", false)
 	if code := a.run(t.Context(), []string{"demo", "--browser"}); code != exitUsage || stdout.Len() > 0 || !strings.Contains(stderr.String(), "terminal") {
 		t.Errorf("exit code %d, %s, %s", code, stdout, stderr)
+	}
+}
+
+// --remote goes with a running agent's time alone, and what is not there is told before
+// anything is begun.
+func TestDemoRemoteUsage(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		args []string
+		code int
+		why  string
+	}{
+		{[]string{"--remote", "unix:/tmp/agent.sock", "--browser"}, exitUsage, "do not go together"},
+		{[]string{"--remote-token-file", "token"}, exitUsage, "is for --remote"},
+		{[]string{"--remote", "https://agent.example"}, exitUsage, "--remote"},
+		{[]string{"--remote", "unix:" + filepath.Join(t.TempDir(), "agent.sock")}, exitFailed, "pactctl agent serve"},
+	} {
+		a, stdout, stderr := testApp("", true)
+		if code := a.run(t.Context(), append([]string{"demo"}, c.args...)); code != c.code || stdout.Len() > 0 || !strings.Contains(stderr.String(), c.why) {
+			t.Errorf("%v: exit code %d, %s, %s", c.args, code, stdout, stderr)
+		}
 	}
 }

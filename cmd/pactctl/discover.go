@@ -26,7 +26,7 @@ word. Exit code 1 if it cannot be used.`,
 	}
 	p := newProfile(a, cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return p.with(cmd.Context(), func(ctx context.Context, ag *agent.Agent, c agent.Caller) error {
+		return p.with(cmd.Context(), func(ctx context.Context, ag personal, c agent.Caller) error {
 			req := agent.ParseBusiness(args[0])
 			req.Refresh = refresh
 			v, err := ag.Discover(ctx, c, req)

@@ -7,6 +7,7 @@ import (
 	"encoding/base32"
 	"encoding/base64"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -21,6 +22,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/pactsigner/pactsigner/agent"
 	"github.com/pactsigner/pactsigner/sandbox/person"
 )
 
@@ -62,7 +64,7 @@ func TestDocsSessions(t *testing.T) {
 				continue
 			}
 			var seen string
-			code, seen, _ = sitting{
+			terminal := sitting{
 				columns: 80, lines: 50, dir: dir, answers: s.answers,
 				env: []string{
 					"PATH=" + os.Getenv("PATH"), "HOME=" + dir,
@@ -74,7 +76,11 @@ func TestDocsSessions(t *testing.T) {
 						t.Errorf("%s: sign in: %v", s.line, err)
 					}
 				},
-			}.run(ctx, t, args[1:]...)
+			}
+			if strings.Contains(s.output, "[y/N]\nDecided elsewhere.\n") {
+				terminal.elsewhere = func() { approveElsewhere(ctx, t, terminal) }
+			}
+			code, seen, _ = terminal.run(ctx, t, args[1:]...)
 			shown := names.canonical(onGlass(seen))
 			if !*update && shown != s.output {
 				t.Errorf("$ %s\nprinted\n%s\nand the page has\n%s", s.line, shown, s.output)
@@ -88,6 +94,20 @@ func TestDocsSessions(t *testing.T) {
 		if err := os.WriteFile(agentPage, []byte(got), 0o644); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// approveElsewhere approves, at another terminal, what the one waits for.
+func approveElsewhere(ctx context.Context, t *testing.T, at sitting) {
+	t.Helper()
+	at.pipe, at.elsewhere = true, nil
+	_, _, listed := at.run(ctx, t, "approvals", "list", "-o", "json")
+	var v struct{ Approvals []agent.ApprovalView }
+	if err := json.Unmarshal([]byte(listed), &v); err != nil || len(v.Approvals) != 1 {
+		t.Fatalf("%d approvals wait (%v)", len(v.Approvals), err)
+	}
+	if code, terminal, piped := at.run(ctx, t, "approvals", "approve", v.Approvals[0].ID, "--yes"); code != 0 || !strings.Contains(piped, "is approved: the operation that asked goes on.") {
+		t.Errorf("approved elsewhere: exit %d\n%s%s", code, terminal, piped)
 	}
 }
 
@@ -208,7 +228,7 @@ var drawn = []struct {
 	kind string
 	is   *regexp.Regexp
 }{
-	{"id", regexp.MustCompile(`\b(?:c|m|r|grant|signin|key)-[a-z2-7]{16}\b|\bb-[0-9a-f]{16}\b`)},
+	{"id", regexp.MustCompile(`\b(?:c|m|r|grant|signin|approval|key)-[a-z2-7]{16}\b|\bb-[0-9a-f]{16}\b`)},
 	{"subject", regexp.MustCompile(`\bpa_[a-z2-7]{32}\b`)},
 	{"uuid", regexp.MustCompile(`\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b`)},
 	{"hex", regexp.MustCompile(`\b[0-9a-f]{64}\b`)},

@@ -25,7 +25,7 @@ failed; warnings do not count.`,
 	p := newProfile(a, cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		var checks []agent.Check
-		err := p.with(cmd.Context(), func(ctx context.Context, ag *agent.Agent, c agent.Caller) (err error) {
+		err := p.with(cmd.Context(), func(ctx context.Context, ag personal, c agent.Caller) (err error) {
 			checks, err = ag.Doctor(ctx, c)
 			return err
 		})
@@ -55,7 +55,7 @@ failed; warnings do not count.`,
 }
 
 // checkNames are the checks of agent.Doctor.
-var checkNames = []string{"policy", "profile key", "store", "signer", "identity", "clock", "key set", "audiences", "sign-ins", "evidence", "operations"}
+var checkNames = []string{"policy", "profile key", "store", "signer", "identity", "clock", "key set", "audiences", "approvals", "sign-ins", "evidence", "operations"}
 
 // checksOfClosed is what can be told of a profile that cannot be opened.
 func checksOfClosed(e *openError) []agent.Check {

@@ -51,7 +51,7 @@ businesses on this machine are allowed too.`,
 			}
 			*f.secret = s
 		}
-		return p.with(cmd.Context(), func(ctx context.Context, ag *agent.Agent, c agent.Caller) error {
+		return p.with(cmd.Context(), func(ctx context.Context, ag personal, c agent.Caller) error {
 			v, err := ag.Enroll(ctx, c, req)
 			if err != nil {
 				return enrollHint(refused(err), agent.ReasonOf(err))

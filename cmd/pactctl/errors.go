@@ -69,8 +69,8 @@ func oneLine(s string) string {
 	return strings.Join(strings.Fields(clean(s)), " ")
 }
 
-// ourSecret is a credential, enrolment token or admin token as the signer makes them.
-var ourSecret = regexp.MustCompile(`pact_(?:cred|enroll|admin)_[A-Za-z0-9]{8,}`)
+// ourSecret is a credential or token as the signer and a running agent make them.
+var ourSecret = regexp.MustCompile(`pact_(?:cred|enroll|admin|agent)_[A-Za-z0-9]{8,}`)
 
 // withoutSecrets hides the arguments that look like secrets in an error's text: one
 // that was typed in the wrong place must not be repeated.

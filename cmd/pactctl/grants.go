@@ -22,7 +22,7 @@ func newGrantsCmd(a *app) *cobra.Command {
 	}
 	p := newProfile(a, cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return p.with(cmd.Context(), func(ctx context.Context, ag *agent.Agent, c agent.Caller) error {
+		return p.with(cmd.Context(), func(ctx context.Context, ag personal, c agent.Caller) error {
 			list, err := ag.Grants(ctx, c)
 			if err != nil {
 				return err
@@ -50,6 +50,9 @@ func printGrants(p *printer, list []agent.GrantView) {
 		when := "until " + p.at(g.Expires)
 		if !g.Ended.IsZero() {
 			when = "ended " + p.ago(g.Ended)
+			if who := byAnother(g.EndedBy); who != "" {
+				when += " by " + who
+			}
 		}
 		p.labelled(g.ID+"  ", because(g.State, g.Reason)+", "+when)
 		p.say(4, "%s: %s", businessOf(g.Business, g.BusinessName), strings.Join(g.Scopes, " "))
@@ -86,7 +89,7 @@ under the grant can not be reconciled once that has ended.`,
 	}
 	p := newProfile(a, cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return p.with(cmd.Context(), func(ctx context.Context, ag *agent.Agent, c agent.Caller) error {
+		return p.with(cmd.Context(), func(ctx context.Context, ag personal, c agent.Caller) error {
 			list, err := ag.Grants(ctx, c)
 			if err != nil {
 				return err

@@ -76,12 +76,18 @@ func (t *target) resolve(a *app) (signerContext, error) {
 		if err != nil {
 			return s, err
 		}
+		if name == "" && c.Contexts[c.Current].Server == "" && c.Contexts[c.Current].Agent != "" {
+			c.Current = "" // it is of an agent alone
+		}
 		if name == "" {
 			name = c.Current
 		}
 		if name != "" {
 			if s, err = c.get(name); err != nil {
 				return s, err
+			}
+			if s.Server == "" {
+				return s, usagef("context %q names no signer: pactctl context set %[1]s --server URL --token-file FILE", name)
 			}
 		} else if s, err = embeddedSigner(a); err != nil {
 			return s, err

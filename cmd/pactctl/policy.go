@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -37,7 +36,7 @@ func newPolicyShowCmd(p *profile) *cobra.Command {
 	}
 }
 
-func (p *profile) showPolicy(ctx context.Context, ag *agent.Agent, c agent.Caller) error {
+func (p *profile) showPolicy(ctx context.Context, ag personal, c agent.Caller) error {
 	v, err := ag.Policy(ctx, c)
 	if err != nil {
 		return err
@@ -51,14 +50,9 @@ func printPolicy(p *printer, v agent.PolicyView) {
 	} else {
 		p.say(0, "PACT may not be used: %s: %s", v.Reason, v.Detail)
 	}
-	env := os.Getenv("PACT_DISABLED")
-	switch {
-	case env == "":
-		env = "not set"
-	case v.DisabledByEnv:
-		env += ": off"
-	default:
-		env += ": not off"
+	env := "not set"
+	if v.DisabledByEnv { // in the process that the agent is in
+		env = "set: off"
 	}
 	pairs := []string{
 		"PACT_DISABLED", env,
@@ -101,7 +95,7 @@ disabled does not use PACT. A preference allows nothing by itself.`,
 		ValidArgs: []string{string(agent.PreferPACT), string(agent.RequirePACT), string(agent.DisabledPACT)},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			p.makes = true
-			return p.with(cmd.Context(), func(ctx context.Context, ag *agent.Agent, c agent.Caller) error {
+			return p.with(cmd.Context(), func(ctx context.Context, ag personal, c agent.Caller) error {
 				err := ag.SetPreference(ctx, c, agent.Preference(args[0]))
 				if agent.ReasonOf(err) == agent.ReasonInvalidInput {
 					return usagef("%q is no preference: say %s, %s or %s", args[0], agent.PreferPACT, agent.RequirePACT, agent.DisabledPACT)
@@ -123,7 +117,7 @@ func newPolicySwitchCmd(p *profile, on bool) *cobra.Command {
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			p.makes = true
-			return p.with(cmd.Context(), func(ctx context.Context, ag *agent.Agent, c agent.Caller) error {
+			return p.with(cmd.Context(), func(ctx context.Context, ag personal, c agent.Caller) error {
 				if err := ag.SetEnabled(ctx, c, on); err != nil {
 					return err
 				}

@@ -57,7 +57,7 @@ func (a *app) note(format string, args ...any) {
 func (a *app) aside() *printer {
 	p := a.printer(a.stderr)
 	p.width = 0
-	if a.person {
+	if a.person || a.redraw > 0 {
 		p.width = columns
 	}
 	return p

@@ -5,20 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net/url"
-	"os"
-	"path/filepath"
-	"runtime"
 	"strings"
 	"time"
 
-	"github.com/adrg/xdg"
 	"github.com/mdp/qrterminal/v3"
 	"github.com/spf13/cobra"
 
 	"github.com/pactsigner/pactsigner/agent"
-	"github.com/pactsigner/pactsigner/agent/sqlite"
 )
 
 // principal is the one user of a profile of pactctl (ID-7).
@@ -29,10 +23,14 @@ type profile struct {
 	app         *app
 	dir         string
 	development bool
-	makes       bool // the command is one that makes a profile, or sets something in it
+	remote      filled // what --remote names
+	tokenFile   filled // of --remote-token-file
+	makes       bool   // the command is one that makes a profile, or sets something in it
+	here        bool   // the command works on the profile itself, never through a running agent
 
 	signIn  string   // the sign-in whose link was shown, and whose end is waited for
 	waitFor string   // the sign-in that the command was told to wait for
+	goOn    string   // the command to go on with after an interrupted sign-in; empty: authorization wait
 	waiting *waiting // while the agent is open
 }
 
@@ -41,122 +39,41 @@ type profile struct {
 func newProfile(a *app, cmd *cobra.Command) *profile {
 	p := &profile{app: a}
 	cmd.GroupID = groupAgent
-	f := cmd.PersistentFlags()
-	f.StringVar(&p.dir, "profile", "", "`DIR` of the agent's profile (default pactctl/agent in the XDG data folder; or PACT_PROFILE)")
-	f.BoolVar(&p.development, "development", false, "allow businesses and signers on this machine (or PACT_DEVELOPMENT=1)")
+	p.folderFlag(cmd)
+	p.developmentFlag(cmd)
+	p.remoteFlags(cmd)
 	return p
 }
 
-// openError is why a profile cannot be opened, and which check of doctor tells that.
-type openError struct {
-	check string
-	err   error
+// folderFlag adds the flag of a profile on this machine.
+func (p *profile) folderFlag(cmd *cobra.Command) {
+	cmd.PersistentFlags().StringVar(&p.dir, "profile", "", "`DIR` of the agent's profile (default pactctl/agent in the XDG data folder; or PACT_PROFILE)")
 }
 
-func (e *openError) Error() string { return e.err.Error() }
-func (e *openError) Unwrap() error { return e.err }
-
-// with opens the agent for one piece of work. What that is refused for is the
-// command's JSON result. Errors of opening it are *openError, if a check tells them.
-func (p *profile) with(ctx context.Context, work func(context.Context, *agent.Agent, agent.Caller) error) (err error) {
-	dir := p.dir
-	if dir == "" {
-		dir = os.Getenv("PACT_PROFILE")
-	}
-	if dir == "" {
-		dir = filepath.Join(xdg.DataHome, "pactctl", "agent")
-	}
-	if dir, err = filepath.Abs(dir); err != nil {
-		return fmt.Errorf("--profile: %w", err)
-	}
-	key, err := keySource()
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("--profile: %w", err)
-	}
-	file := filepath.Join(dir, "agent.db")
-	_, err = os.Stat(file)
-	made := errors.Is(err, fs.ErrNotExist)
-	if err := p.keepPrivate(dir, made); err != nil {
-		return err
-	}
-	store, err := sqlite.Open(file)
-	if err != nil {
-		return &openError{"store", err}
-	}
-	defer func() { err = errors.Join(err, store.Close()) }()
-	a, err := agent.Open(agent.Config{
-		Dir: dir, Store: store, Key: key, Now: p.app.now,
-		Development:   p.development || os.Getenv("PACT_DEVELOPMENT") == "1",
-		DisabledByEnv: disables(os.Getenv("PACT_DISABLED")),
-		Policy:        policyFiles(dir),
-	})
-	switch {
-	case errors.Is(err, agent.ErrProfileKey):
-		return &openError{"profile key", err}
-	case err != nil:
-		return &openError{"store", err}
-	}
-	defer a.Close()
-	if made && !p.makes {
-		p.app.note("There was no profile: a new one is in %s.", dir)
-	}
-	for _, notice := range a.Notices() {
-		p.app.note("%s", notice)
-	}
-	p.waiting = newWaiting(p.app)
-	defer p.waiting.close()
-	err = refused(work(ctx, a, p.caller()))
-	if id := or(p.signIn, p.waitFor); err != nil && ctx.Err() != nil && id != "" { // the text stays, the kind "interrupted" would hide it
-		return fmt.Errorf("stopped waiting; go on with: pactctl authorization wait %s", id)
-	}
-	return err
+// developmentFlag adds the one of an agent in this process.
+func (p *profile) developmentFlag(cmd *cobra.Command) {
+	cmd.PersistentFlags().BoolVar(&p.development, "development", false, "allow businesses and signers on this machine (or PACT_DEVELOPMENT=1)")
 }
 
-// keepPrivate holds a profile's folder to mode 0700. One of somebody else's, or one
-// that was made for something else, is not changed.
-func (p *profile) keepPrivate(dir string, made bool) error {
-	info, err := os.Stat(dir)
-	if err != nil {
-		return fmt.Errorf("--profile: %w", err)
+// remoteFlags adds the flags that name a running agent.
+func (p *profile) remoteFlags(cmd *cobra.Command) {
+	f := cmd.PersistentFlags()
+	f.Var(&p.remote, "remote", "`AGENT` that runs: unix:PATH, http://127.0.0.1:PORT or a context's name (or PACT_REMOTE)")
+	f.Var(&p.tokenFile, "remote-token-file", "`FILE` with the token for --remote (or PACT_REMOTE_TOKEN_FILE)")
+}
+
+// filled is the value of a flag that must not be given empty: left out it means
+// something else.
+type filled string
+
+func (f *filled) String() string { return string(*f) }
+func (f *filled) Type() string   { return "string" }
+func (f *filled) Set(value string) error {
+	if strings.TrimSpace(value) == "" {
+		return errors.New("it is empty: give a value, or leave the flag out")
 	}
-	mode := info.Mode().Perm()
-	if mode&0o077 == 0 || runtime.GOOS == "windows" {
-		return nil
-	}
-	refusal := fmt.Errorf("--profile: %s has mode %04o, so others than you can use what is in it: chmod 700 %[1]s, or name another folder", dir, mode)
-	if made {
-		if inside, err := os.ReadDir(dir); err != nil || len(inside) > 0 {
-			return refusal
-		}
-	}
-	if !ours(info) || info.Mode()&fs.ModeSticky != 0 || os.Chmod(dir, 0o700) != nil {
-		return refusal
-	}
-	p.app.note("The profile's folder %s had mode %04o, by which others could use it: it is 0700 now.", dir, mode)
+	*f = filled(value)
 	return nil
-}
-
-// disables reads PACT_DISABLED: what is not plainly no switches PACT off.
-func disables(value string) bool {
-	return value != "" && value != "0" && !strings.EqualFold(value, "false")
-}
-
-// keySource reads PACT_KEYRING: where a new profile's key goes, and whether the
-// keyring may be asked.
-func keySource() (agent.KeySource, error) {
-	switch v := os.Getenv("PACT_KEYRING"); v {
-	case "":
-		return agent.KeyAuto, nil
-	case "on":
-		return agent.KeyKeyring, nil
-	case "off":
-		return agent.KeyFile, nil
-	default:
-		return "", usagef("PACT_KEYRING: %q is unknown: say on or off", v)
-	}
 }
 
 // caller is the owner on their own command line.
@@ -175,7 +92,11 @@ func (p *profile) caller() agent.Caller {
 	c.Approve = func(ctx context.Context, req agent.ApprovalRequest) (bool, error) {
 		p.showApproval(req)
 		p.idle()
-		return a.agrees(ctx, "Send it?")
+		yes, err := a.agrees(ctx, "Send it?")
+		if errors.Is(err, agent.ErrDecided) {
+			a.note("Decided elsewhere.")
+		}
+		return yes, err
 	}
 	c.SignIn = func(_ context.Context, s agent.SignIn) error {
 		p.showSignIn(s)
@@ -245,13 +166,17 @@ func (p *profile) ask(ctx context.Context, question string) (string, error) {
 // ended prints how an operation ended and returns the error that it ends the
 // program with (CL-2).
 func (p *profile) ended(r agent.Result, text func(*printer)) error {
+	return p.endedWith(r, resultError(r), text)
+}
+
+func (p *profile) endedWith(r agent.Result, ended error, text func(*printer)) error {
 	if p.app.output == "json" || r.Status == agent.StatusReplied || r.Status == agent.StatusDone {
 		if err := p.app.print(r, text); err != nil {
 			return err
 		}
 	}
 	p.showUndecided(r)
-	return resultError(r)
+	return ended
 }
 
 // showUndecided shows what nobody could be asked about, as it would be shown to who
@@ -261,10 +186,7 @@ func (p *profile) showUndecided(r agent.Result) {
 	if v == nil || r.Status != agent.StatusApprovalRequired || p.app.output == "json" {
 		return
 	}
-	p.showApproval(agent.ApprovalRequest{
-		Business: v.BusinessName, Destination: v.Destination, Message: v.Message, Effect: v.Effect, Scopes: v.Permissions,
-		Exceeds: v.Exceeds, TokenScopes: v.TokenPermissions, Digest: v.Digest, Changed: v.Changed, SentBefore: v.SentBefore,
-	})
+	p.showApproval(requestOf(*v))
 }
 
 // resultError is nil for what went well, and else carries the exit code.
@@ -300,7 +222,7 @@ func remedy(r agent.Result) string {
 	for _, id := range r.MissingScopes { // --yes covers what is asked for at first, and nothing that comes up later
 		flags += "--scope " + id + " "
 	}
-	return ": repeat with " + flags + "--yes, or on a terminal"
+	return ": " + orApprove(r) + "repeat with " + flags + "--yes, or on a terminal"
 }
 
 // refusedError is an operation that was refused before it had a result. With

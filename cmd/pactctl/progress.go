@@ -217,7 +217,7 @@ func (p *profile) progress(e agent.Event) {
 		what := or(e.Business, "The business") + " " + why + "; asking again at " + p.app.aside().clock(e.Until, ofDay)
 		w.set(what, e.Until, what+".")
 		w.after("Waiting for the answer of " + name)
-	case agent.EventConsent, agent.EventPolling:
+	case agent.EventConsent, agent.EventPolling, agent.EventElsewhere:
 		what, plain := "Waiting for the sign-in at "+name, ""
 		if p.signIn == "" {
 			plain = what + " until " + p.app.aside().clock(e.Until, ofDay) + "."

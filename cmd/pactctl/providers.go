@@ -36,7 +36,7 @@ JSON is false.`,
   pactctl providers list -o json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return p.with(cmd.Context(), func(ctx context.Context, ag *agent.Agent, c agent.Caller) error {
+			return p.with(cmd.Context(), func(ctx context.Context, ag personal, c agent.Caller) error {
 				list, err := ag.Providers(ctx, c)
 				if err != nil {
 					return err
@@ -83,7 +83,7 @@ func newProvidersAddCmd(p *profile) *cobra.Command {
 				return usagef("--audience AUDIENCE is required: the provider told it when the issuer was registered")
 			}
 			p.makes = true
-			return p.with(cmd.Context(), func(ctx context.Context, ag *agent.Agent, c agent.Caller) error {
+			return p.with(cmd.Context(), func(ctx context.Context, ag personal, c agent.Caller) error {
 				v, err := ag.AddProvider(ctx, c, args[0], audience, label)
 				if err != nil {
 					return err
@@ -105,7 +105,7 @@ func newProvidersRemoveCmd(p *profile) *cobra.Command {
 		Example: `  pactctl providers remove https://provider.example.com`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return p.with(cmd.Context(), func(ctx context.Context, ag *agent.Agent, c agent.Caller) error {
+			return p.with(cmd.Context(), func(ctx context.Context, ag personal, c agent.Caller) error {
 				if err := ag.RemoveProvider(ctx, c, args[0]); err != nil {
 					return notThere(err, "entry for provider", args[0], "providers list")
 				}

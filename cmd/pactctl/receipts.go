@@ -41,7 +41,7 @@ func newReceiptsListCmd(p *profile) *cobra.Command {
   pactctl receipts list -o json | jq '.receipts[].verdict'`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return p.with(cmd.Context(), func(ctx context.Context, ag *agent.Agent, c agent.Caller) error {
+			return p.with(cmd.Context(), func(ctx context.Context, ag personal, c agent.Caller) error {
 				list, err := ag.Receipts(ctx, c)
 				if err != nil {
 					return err
@@ -102,7 +102,7 @@ func newReceiptsShowCmd(p *profile) *cobra.Command {
   pactctl receipts show r-3f9k2m -o json`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return p.with(cmd.Context(), func(ctx context.Context, ag *agent.Agent, c agent.Caller) error {
+			return p.with(cmd.Context(), func(ctx context.Context, ag personal, c agent.Caller) error {
 				r, err := ag.Receipt(ctx, c, args[0])
 				if err != nil {
 					return notThere(err, "receipt", args[0], "receipts list")
@@ -210,7 +210,7 @@ func receiptIDs(args []string) (ids, files []string) {
 }
 
 func (p *profile) verifyStored(ctx context.Context, ids []string) error {
-	return p.with(ctx, func(ctx context.Context, ag *agent.Agent, c agent.Caller) error {
+	return p.with(ctx, func(ctx context.Context, ag personal, c agent.Caller) error {
 		if len(ids) == 0 {
 			all, err := ag.Receipts(ctx, c)
 			if err != nil {
@@ -402,8 +402,13 @@ The file is of mode 0600: it names you as the business knows you.`,
   pactctl receipts verify flight.json`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return p.with(cmd.Context(), func(ctx context.Context, ag *agent.Agent, c agent.Caller) error {
-				x, err := ag.ExportReceipt(ctx, c, args[0])
+			p.here = true // CP-4: a running agent gives no signed receipt away
+			return p.with(cmd.Context(), func(ctx context.Context, ag personal, c agent.Caller) error {
+				local, ok := ag.(*agent.Agent)
+				if !ok {
+					return errors.New("a signed receipt leaves the profile on its own machine only: run this there, without --remote")
+				}
+				x, err := local.ExportReceipt(ctx, c, args[0])
 				if err != nil {
 					return notThere(err, "receipt", args[0], "receipts list")
 				}

@@ -46,7 +46,7 @@ interrupted.`,
 				return usagef("CONVERSATION is empty: name one, or leave it out")
 			}
 		}
-		return p.with(cmd.Context(), func(ctx context.Context, ag *agent.Agent, c agent.Caller) error {
+		return p.with(cmd.Context(), func(ctx context.Context, ag personal, c agent.Caller) error {
 			r, err := ag.Reconcile(ctx, c, req)
 			if err != nil {
 				return err

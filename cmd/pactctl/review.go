@@ -37,7 +37,7 @@ func newReviewListCmd(p *profile) *cobra.Command {
   pactctl review list --all -o json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return p.with(cmd.Context(), func(ctx context.Context, ag *agent.Agent, c agent.Caller) error {
+			return p.with(cmd.Context(), func(ctx context.Context, ag personal, c agent.Caller) error {
 				list, err := ag.Reviews(ctx, c, all)
 				if err != nil {
 					return err
@@ -81,7 +81,7 @@ func newReviewShowCmd(p *profile) *cobra.Command {
   pactctl review show m-3f9k2m -o json`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return p.with(cmd.Context(), func(ctx context.Context, ag *agent.Agent, c agent.Caller) error {
+			return p.with(cmd.Context(), func(ctx context.Context, ag personal, c agent.Caller) error {
 				v, err := ag.Review(ctx, c, args[0])
 				if err != nil {
 					return noReview(args[0], err)
@@ -112,6 +112,7 @@ func printReview(p *printer, v agent.ReviewItem) {
 		"effect", v.Effect.String(),
 		"since", p.at(v.Since),
 		"acknowledged", p.at(v.Acknowledged),
+		"by", byAnother(v.By),
 	)
 	for _, problem := range v.Problems {
 		p.say(0, "problem: %s", problem)
@@ -152,7 +153,7 @@ pactctl reconcile. Else it shows what it is about, and asks; --yes answers.`,
   pactctl review acknowledge m-3f9k2m --yes -o json`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return p.with(cmd.Context(), func(ctx context.Context, ag *agent.Agent, c agent.Caller) error {
+			return p.with(cmd.Context(), func(ctx context.Context, ag personal, c agent.Caller) error {
 				v, err := ag.Review(ctx, c, args[0])
 				if err != nil {
 					return noReview(args[0], err)

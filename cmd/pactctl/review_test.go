@@ -20,6 +20,7 @@ func TestAgentCommandList(t *testing.T) {
 	for _, line := range []string{
 		"status", "enroll", "providers list", "providers add", "providers remove", "discover", "authorize --scope --purpose --timeout",
 		"send --business --message --effect --scope --conversation --yes --exit-on-input", "reconcile --business --yes --exit-on-input",
+		"approvals list --all", "approvals show", "approvals approve --yes --exit-on-input", "approvals deny",
 		"review list --all", "review show", "review acknowledge --yes", "chat", "grants", "disconnect",
 		"authorization list", "authorization status", "authorization wait --timeout", "authorization cancel",
 		"conversations list", "conversations show", "receipts list", "receipts show", "receipts verify --keys", "receipts export --file --force",

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/go-json-experiment/json"
 	"github.com/spf13/cobra"
@@ -58,7 +59,10 @@ route.`,
 			}
 			req.Message = strings.TrimRight(string(text), "\r\n")
 		}
-		return p.with(cmd.Context(), func(ctx context.Context, ag *agent.Agent, c agent.Caller) error {
+		if utf8.RuneCountInString(req.Message) > maxMessage {
+			return refused(tooLong)
+		}
+		return p.with(cmd.Context(), func(ctx context.Context, ag personal, c agent.Caller) error {
 			r, err := ag.Send(ctx, c, req)
 			if err != nil {
 				return err
@@ -76,7 +80,10 @@ route.`,
 	return cmd
 }
 
-// tooLong is a message that is not read whole.
+// maxMessage is how many characters a message has at most (AD-1, CP-3).
+const maxMessage = 4000
+
+// tooLong is a message that is not read whole, or not sent.
 var tooLong = &agent.Refusal{
 	Status: agent.StatusFailed, Reason: agent.ReasonMessageTooLong,
 	Detail: "message: it has more than 4000 characters, and 4000 is the most",
@@ -131,7 +138,7 @@ input ends it, and the conversation that can be gone on with is told. With
 		if err := notEmpty(cmd, "scope", "conversation"); err != nil {
 			return err
 		}
-		return p.with(cmd.Context(), func(ctx context.Context, ag *agent.Agent, c agent.Caller) error {
+		return p.with(cmd.Context(), func(ctx context.Context, ag personal, c agent.Caller) error {
 			req := agent.SendRequest{Business: args[0], Effect: effect, Scopes: scopes, Conversation: conversation}
 			return p.chat(ctx, ag, c, req)
 		})
@@ -144,7 +151,7 @@ input ends it, and the conversation that can be gone on with is told. With
 	return cmd
 }
 
-func (p *profile) chat(ctx context.Context, ag *agent.Agent, c agent.Caller, req agent.SendRequest) error {
+func (p *profile) chat(ctx context.Context, ag personal, c agent.Caller, req agent.SendRequest) error {
 	v, err := ag.Discover(ctx, c, agent.ParseBusiness(req.Business)) // whom to talk to comes before what to say
 	switch {
 	case err != nil:
@@ -180,7 +187,7 @@ func (p *profile) chat(ctx context.Context, ag *agent.Agent, c agent.Caller, req
 			continue
 		}
 		r := agent.Result{Status: tooLong.Status, Reason: tooLong.Reason, Detail: tooLong.Detail}
-		if err == nil {
+		if err == nil && utf8.RuneCountInString(line) <= maxMessage {
 			req.Message = line
 			if r, err = ag.Send(ctx, c, req); err != nil {
 				return err
@@ -226,7 +233,7 @@ func (p *profile) chat(ctx context.Context, ag *agent.Agent, c agent.Caller, req
 // chatRemedy is what a person can do about a result in a chat, which takes no --yes.
 func chatRemedy(r agent.Result) string {
 	if r.Status == agent.StatusApprovalRequired {
-		return ": say it on a terminal, or by itself with pactctl send --yes"
+		return ": " + orApprove(r) + "say it on a terminal, or by itself with pactctl send --yes"
 	}
 	return remedy(r)
 }

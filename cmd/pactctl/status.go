@@ -21,7 +21,7 @@ exit code is 0 also if something stands in the way: it is told.`,
 	}
 	p := newProfile(a, cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return p.with(cmd.Context(), func(ctx context.Context, ag *agent.Agent, c agent.Caller) error {
+		return p.with(cmd.Context(), func(ctx context.Context, ag personal, c agent.Caller) error {
 			v, err := ag.Status(ctx, c)
 			if err != nil {
 				return err
@@ -50,6 +50,9 @@ func printStatus(p *printer, v agent.StatusView) {
 	}
 	c := v.Counts
 	p.line("%s, %s, %s", plural(c.ActiveGrants, "active grant"), plural(c.ExpiredGrants, "expired grant"), plural(c.Conversations, "conversation"))
+	if c.PendingApprovals > 0 {
+		p.line("%s pending: pactctl approvals list", plural(c.PendingApprovals, "approval"))
+	}
 	if c.PendingAuthorizations > 0 {
 		p.line("%s pending: pactctl authorization list", plural(c.PendingAuthorizations, "sign-in"))
 	}

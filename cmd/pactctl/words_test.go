@@ -61,6 +61,10 @@ func TestRemedy(t *testing.T) {
 	if got := resultError(r).Error(); !strings.HasSuffix(got, ": repeat with --scope flights:cancel --yes, or on a terminal") {
 		t.Errorf("got %q", got)
 	}
+	r.Approval = &agent.ApprovalView{ID: "approval-1"}
+	if got := resultError(r).Error(); !strings.HasSuffix(got, ": approve it with pactctl approvals approve approval-1, or repeat with --scope flights:cancel --yes, or on a terminal") {
+		t.Errorf("got %q", got)
+	}
 	for reason, want := range map[string]string{
 		agent.ReasonSignerUnavailable:  "http://127.0.0.1:8787",
 		agent.ReasonCredentialRejected: "--token-file",

@@ -93,6 +93,7 @@ const (
 //	REFUSED           FailedPrecondition  400  metadata: status, reason, detail of the agent
 //	DAMAGED           DataLoss            500  the profile's store is damaged
 //	STOPPING          Unavailable         503  the agent stops; ask again
+//	LAGGING           Aborted             409  changes came faster than they were read
 //	INTERNAL          Internal            500
 type AgentServiceClient interface {
 	// GetStatus asks the signer anew and tells what the profile is and what stands
@@ -623,6 +624,7 @@ type AgentService_WatchEventsClient = grpc.ServerStreamingClient[ChangeEvent]
 //	REFUSED           FailedPrecondition  400  metadata: status, reason, detail of the agent
 //	DAMAGED           DataLoss            500  the profile's store is damaged
 //	STOPPING          Unavailable         503  the agent stops; ask again
+//	LAGGING           Aborted             409  changes came faster than they were read
 //	INTERNAL          Internal            500
 type AgentServiceServer interface {
 	// GetStatus asks the signer anew and tells what the profile is and what stands

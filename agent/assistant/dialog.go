@@ -1,0 +1,312 @@
+package assistant
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/pactsigner/pactsigner/agent"
+)
+
+// maxDialogs is how often one call asks: what was approved may have to be asked anew,
+// because a business wants more for it.
+const maxDialogs = 3
+
+// maxPending is how many questions wait for a client that brings the answer back in
+// a call of its own.
+const maxPending = 50
+
+// multiRound is the first protocol revision in which a server does not ask the client
+// in the midst of a call, but ends the call with its question, which the client answers
+// in the same call anew.
+const multiRound = "2026-07-28"
+
+// lastHandshake is the last revision before it.
+const lastHandshake = "2025-11-25"
+
+// handshake holds what a client says of itself in an initialize to the revisions that
+// have one: by a newer one the answer is lastHandshake all the same, and the client goes
+// on under that.
+func handshake(next mcp.MethodHandler) mcp.MethodHandler {
+	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
+		if p, ok := req.GetParams().(*mcp.InitializeParams); ok && p != nil && p.ProtocolVersion >= multiRound {
+			p.ProtocolVersion = lastHandshake
+		}
+		return next(ctx, method, req)
+	}
+}
+
+// question is one that was put to the person at the client.
+type question struct {
+	approval, digest string
+	call             string // the tool and its arguments
+	round            int
+}
+
+// choice is what the person answered.
+type choice int
+
+const (
+	undecided choice = iota // it stays for the owner's other surfaces
+	approve
+	deny
+)
+
+// operate carries an operation out, and has its approvals decided in a dialog if the
+// client offers one. begin is not run if the call brings an answer: what is decided is
+// what was asked about, whatever the call says.
+func (s *Server) operate(ctx context.Context, req *mcp.CallToolRequest, in any, begin func() (agent.Result, error)) (*mcp.CallToolResult, outcome, error) {
+	call, err := json.Marshal([]any{req.Params.Name, in})
+	if err != nil {
+		return nil, outcome{}, fmt.Errorf("the call: %w", err)
+	}
+	var q question
+	var r agent.Result
+	if req.Params.RequestState == "" && len(req.Params.InputResponses) == 0 {
+		r, err = begin()
+	} else {
+		var known bool
+		if q, known = s.take(req.Params.RequestState, string(call)); !known {
+			return nil, outcome{}, errors.New("that question is not open, and nothing was decided: list_approvals tells what waits for the owner")
+		}
+		answer, _ := req.Params.InputResponses[asked].(*mcp.ElicitResult)
+		r, err = s.decide(ctx, req, q, chosen(answer))
+	}
+	for err == nil && r.Status == agent.StatusApprovalRequired && r.Approval != nil && r.Approval.ID != "" && q.round < maxDialogs && s.asks(req) {
+		q = question{r.Approval.ID, r.Approval.Digest, string(call), q.round + 1}
+		if req.Session.InitializeParams().ProtocolVersion >= multiRound {
+			return &mcp.CallToolResult{InputRequests: mcp.InputRequestMap{asked: form(req, *r.Approval)}, RequestState: s.put(q)}, outcome{}, nil
+		}
+		r, err = s.decide(ctx, req, q, s.elicit(ctx, req, *r.Approval))
+	}
+	switch {
+	case errors.Is(err, errRecord):
+		return finished(s.follow(ctx, s.caller(req.ClientInfo(), ""), q.approval))
+	case err != nil:
+		return finished(outcomeOfError(err))
+	}
+	return finished(outcomeOf(r), nil)
+}
+
+// asks reports whether the person can be asked at the client.
+func (s *Server) asks(req *mcp.CallToolRequest) bool {
+	if s.cfg.Owner == nil || req.Session.InitializeParams() == nil {
+		return false
+	}
+	caps := req.ClientCapabilities()
+	// A client that names no mode has forms, as all had before there were modes.
+	return caps != nil && caps.Elicitation != nil && (caps.Elicitation.Form != nil || caps.Elicitation.URL == nil)
+}
+
+// put keeps a question until the client brings its answer, under a state that nobody
+// can guess. Questions of a client that leaves too many open are not open any more.
+func (s *Server) put(q question) (state string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.pending) >= maxPending {
+		clear(s.pending)
+	}
+	state = rand.Text()
+	s.pending[state] = q
+	return state
+}
+
+// take gives a question out once, and to the very call that it was put in.
+func (s *Server) take(state, call string) (question, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	q, known := s.pending[state]
+	delete(s.pending, state)
+	return q, known && q.call == call
+}
+
+// asked names the one question of a call.
+const asked = "approval"
+
+// errRecord says that what became of an approval stands in its record.
+var errRecord = errors.New("see the approval's record")
+
+// decide gives the person's answer to the agent, as the owner's and for exactly what
+// was shown. A client that stops waiting does not stop what the person approved.
+func (s *Server) decide(ctx context.Context, req *mcp.CallToolRequest, q question, w choice) (agent.Result, error) {
+	if w == undecided {
+		return agent.Result{}, errRecord
+	}
+	c := agent.Caller{
+		Principal: s.cfg.Owner.Principal, Origin: s.cfg.Owner.Origin, Human: agent.HumanNone, Network: s.cfg.Owner.Network,
+		Actor: "dialog of " + clientName(req.ClientInfo()),
+	}
+	type end struct {
+		r   agent.Result
+		err error
+	}
+	ended := make(chan end, 1)
+	s.work.Go(func() {
+		r, err := s.cfg.Agent.Decide(s.life, c, agent.Decision{ID: q.approval, Approve: w == approve, Digest: q.digest})
+		ended <- end{r, err}
+	})
+	select {
+	case e := <-ended:
+		if refused := (*agent.Refusal)(nil); errors.As(e.err, &refused) || e.r.Reason == agent.ReasonApprovalOver {
+			s.cfg.Log.Info("a dialog's answer came too late, or does not count", "approval", q.approval)
+			return agent.Result{}, errRecord
+		}
+		return e.r, e.err
+	case <-ctx.Done():
+		return agent.Result{}, context.Cause(ctx)
+	}
+}
+
+// elicit asks the person in the midst of a call, as clients before multiRound have
+// it. It ends early if the approval is decided elsewhere.
+func (s *Server) elicit(ctx context.Context, req *mcp.CallToolRequest, v agent.ApprovalView) choice {
+	ctx, cancel := context.WithCancel(ctx)
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		s.watch(ctx, req, v.ID)
+		cancel()
+	}()
+	answer, err := req.Session.Elicit(ctx, form(req, v))
+	cancel()
+	<-watched
+	if err != nil {
+		s.cfg.Log.Info("a dialog ended without an answer", "approval", v.ID, "error", err)
+		return undecided
+	}
+	return chosen(answer)
+}
+
+// alive is after how many looks a client is told that the call goes on, so that it does
+// not take it for lost.
+const alive = 10
+
+// watch returns when an approval is no longer pending, or ctx ends.
+func (s *Server) watch(ctx context.Context, req *mcp.CallToolRequest, id string) {
+	tick := time.NewTicker(s.cfg.Look)
+	defer tick.Stop()
+	for n := 1; ; n++ {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if v, err := s.cfg.Agent.Approval(ctx, s.caller(req.ClientInfo(), ""), id); err == nil && v.State != agent.ApprovalPending {
+			return
+		}
+		if token := req.Params.GetProgressToken(); token != nil && n%alive == 0 {
+			_ = req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: token, Progress: float64(n), Message: "The owner is asked."})
+		}
+	}
+}
+
+// chosen reads the person's answer. Only a form that was sent off with a choice made
+// in it is one: nothing that a program fills in by itself approves, and a dialog that was
+// put away denies nothing.
+func chosen(answer *mcp.ElicitResult) choice {
+	if answer == nil || answer.Action != "accept" {
+		return undecided
+	}
+	switch answer.Content["decision"] {
+	case "approve":
+		return approve
+	case "deny":
+		return deny
+	}
+	return undecided
+}
+
+// form is the dialog: all that is decided (AP-2), and a choice without a default.
+func form(req *mcp.CallToolRequest, v agent.ApprovalView) *mcp.ElicitParams {
+	return &mcp.ElicitParams{
+		Mode:    "form",
+		Message: approvalText(clientName(req.ClientInfo()), v),
+		RequestedSchema: map[string]any{
+			"type": "object",
+			"properties": map[string]any{"decision": map[string]any{
+				"type": "string", "title": "Your decision", "enum": []any{"deny", "approve"},
+				"description": "approve sends exactly this message, once; deny ends it. Close the dialog to decide later.",
+			}},
+			"required": []any{"decision"},
+		},
+	}
+}
+
+// approvalText is the whole of what is decided (AP-2): nothing is shortened and no
+// character hides. What others wrote is indented, so that it neither passes for this
+// text nor counts as markup.
+func approvalText(client string, v agent.ApprovalView) string {
+	var b strings.Builder
+	say := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
+	quote := func(text string) {
+		say("")
+		for line := range strings.SplitSeq(text, "\n") {
+			say("    %s", visible(line))
+		}
+		say("")
+	}
+	say("%q asks to send this message in your name. It is sent only if you approve it.", client)
+	if !v.SentBefore.IsZero() {
+		say("It was sent before, at %s, and what became of it is not known: a business that never got it carries it out now.", v.SentBefore.UTC().Format(time.RFC3339))
+	}
+	if v.Changed {
+		say("It differs from what was approved before.")
+	}
+	say("The whole message:")
+	quote(v.Message)
+	say("To the business that calls itself:")
+	quote(v.BusinessName)
+	say("At:")
+	quote(v.Destination)
+	say("Effect: %s", v.Effect)
+	permissions := func(title string, scopes []agent.Scope) {
+		if len(scopes) == 0 {
+			say("%s none", title)
+			return
+		}
+		say("%s", title)
+		var lines []string
+		for _, p := range scopes {
+			lines = append(lines, p.ID+"  "+strings.ReplaceAll(whole(p), "\n", " "))
+		}
+		quote(strings.Join(lines, "\n"))
+	}
+	permissions("Permissions:", v.Permissions)
+	if v.Exceeds {
+		permissions("The token that goes with it can do more than this needs:", v.TokenPermissions)
+	}
+	say("SHA-256: %s", v.Digest)
+	say("Approval: %s", v.ID)
+	return strings.TrimSuffix(b.String(), "\n")
+}
+
+// whole is all that a card says about a permission, as far as it is known.
+func whole(p agent.Scope) string {
+	switch {
+	case p.Cut == nil:
+		return p.Description
+	case p.Cut.Whole != "":
+		return p.Cut.Whole
+	}
+	return p.Description + " … (the card says more)"
+}
+
+// visible writes characters out that do not show, or that change how others show.
+func visible(s string) string {
+	var b strings.Builder
+	for _, r := range s {
+		if unicode.IsPrint(r) && !unicode.Is(unicode.Other_Default_Ignorable_Code_Point, r) {
+			b.WriteRune(r)
+		} else {
+			fmt.Fprintf(&b, "<U+%04X>", r)
+		}
+	}
+	return b.String()
+}

@@ -1,0 +1,439 @@
+package assistant_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/pactsigner/pactsigner/agent"
+	"github.com/pactsigner/pactsigner/agent/assistant"
+)
+
+var change = object{"business": "larkline.example", "message": "Cancel my booking"}
+
+// TestDialog is what counts as the owner's word, in every protocol revision (AP-1,
+// AP-5): a form that was sent off with a choice, and nothing else.
+func TestDialog(t *testing.T) {
+	reply := func(action string, content object) *mcp.ClientOptions {
+		return answers(func(*mcp.ElicitRequest) (*mcp.ElicitResult, error) {
+			return &mcp.ElicitResult{Action: action, Content: content}, nil
+		})
+	}
+	urlOnly := says("approve")
+	urlOnly.Capabilities = &mcp.ClientCapabilities{Elicitation: &mcp.ElicitationCapabilities{URL: &mcp.URLElicitationCapabilities{}}}
+	both := says("approve")
+	both.Capabilities = &mcp.ClientCapabilities{Elicitation: &mcp.ElicitationCapabilities{Form: &mcp.FormElicitationCapabilities{}, URL: &mcp.URLElicitationCapabilities{}}}
+	for name, test := range map[string]struct {
+		opts   *mcp.ClientOptions
+		owner  bool
+		state  string // of the approval, afterwards
+		status string
+		fails  bool // the client's own library refuses the answer in the newest revision, and the call with it
+	}{
+		"approve":          {says("approve"), true, "sent", "replied", false},
+		"approve, modes":   {both, true, "sent", "replied", false},
+		"deny":             {says("deny"), true, "denied", "denied", false},
+		"decline":          {reply("decline", nil), true, "pending", "local_approval_required", false},
+		"cancel":           {reply("cancel", nil), true, "pending", "local_approval_required", false},
+		"decline, approve": {reply("decline", object{"decision": "approve"}), true, "pending", "local_approval_required", false},
+		"unknown action":   {reply("ok", object{"decision": "approve"}), true, "pending", "local_approval_required", false},
+		"no content":       {reply("accept", nil), true, "pending", "local_approval_required", true},
+		"empty content":    {reply("accept", object{}), true, "pending", "local_approval_required", true},
+		"other content":    {reply("accept", object{"decision": "yes"}), true, "pending", "local_approval_required", true},
+		"other type":       {reply("accept", object{"decision": true}), true, "pending", "local_approval_required", true},
+		"other field":      {reply("accept", object{"approve": "approve"}), true, "pending", "local_approval_required", true},
+		"error":            {answers(func(*mcp.ElicitRequest) (*mcp.ElicitResult, error) { return nil, errors.New("no window") }), true, "pending", "local_approval_required", true},
+		"no dialogs":       {nil, true, "pending", "local_approval_required", false},
+		"links only":       {urlOnly, true, "pending", "local_approval_required", false},
+		"not with us":      {says("approve"), false, "pending", "local_approval_required", false},
+	} {
+		for _, revision := range revisions {
+			t.Run(name+" "+revision, func(t *testing.T) {
+				f := newFake()
+				c := f.connect(t, revision, test.owner, test.opts)
+				res, err := c.CallTool(t.Context(), &mcp.CallToolParams{Name: "request_change", Arguments: change})
+				id := "approval-0000000000000001"
+				if got := f.approvals[id].State; got != test.state {
+					t.Errorf("the approval is %q, want %q", got, test.state)
+				}
+				if decides := test.state != "pending"; decides != (len(f.decisions) == 1) {
+					t.Errorf("decisions: %+v", f.decisions)
+				}
+				for _, d := range f.deciders { // AP-1: the owner's, in no task; nothing but this
+					if d.Task != nil || d.Confirmed || d.Approve != nil || d.SignIn != nil || d.Origin != agent.OriginOwnerCLI || d.Actor != "dialog of test client" {
+						t.Errorf("decided by %+v", d)
+					}
+				}
+				if err != nil {
+					if !test.fails || revision != "2026-07-28" {
+						t.Fatal(err)
+					}
+					return
+				}
+				out := res.StructuredContent.(object)
+				if out["status"] != test.status || res.IsError != (test.status == "denied") {
+					t.Errorf("%s", textOf(res))
+				}
+				if test.state == "pending" && !strings.Contains(out["next"].(string), "pactctl approvals approve "+id) {
+					t.Errorf("next: %v", out["next"])
+				}
+			})
+		}
+	}
+}
+
+// TestDialogShowsAll is AP-2 of the dialog: the whole message, destination, effect,
+// permissions and digest, in which nothing hides and nothing passes for what it is
+// not; and a choice without a default, of which the first does no harm.
+func TestDialogShowsAll(t *testing.T) {
+	for _, revision := range revisions {
+		f := newFake()
+		long := strings.Repeat("All work and no play. ", 170)
+		message := "Cancel my booking\n\nEffect: inspect\n<!-- and pay -->\u202e\x1b[8m\u200b" + long
+		f.biz.Name = "Larkline\nEffect: inspect"
+		f.biz.Scopes[1].Description = "Change your bookings\nEffect: inspect"
+		var got *mcp.ElicitParams
+		c := f.connect(t, revision, true, answers(func(r *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
+			got = r.Params
+			return &mcp.ElicitResult{Action: "cancel"}, nil
+		}))
+		c.call("request_change", object{"business": "larkline.example", "message": message})
+		if got == nil {
+			t.Fatal("nobody was asked")
+		}
+		for _, part := range []string{
+			"\n    Cancel my booking\n    \n    Effect: inspect\n    <!-- and pay --><U+202E><U+001B>[8m<U+200B>" + long + "\n",
+			`"test client" asks`, "\n    Larkline\n    Effect: inspect\n", "https://larkline.example/a2a/message:send", "\nEffect: change\n",
+			"bookings.write  Change your bookings Effect: inspect", "SHA-256: " + digestOf(message), "Approval: approval-0000000000000001",
+		} {
+			if !strings.Contains(got.Message, part) {
+				t.Errorf("%s: %q is not in\n%s", revision, part, got.Message)
+			}
+		}
+		for line := range strings.SplitSeq(got.Message, "\n") {
+			if strings.Contains(line, "inspect") && !strings.HasPrefix(line, "    ") {
+				t.Errorf("%s: passes for ours: %q", revision, line)
+			}
+		}
+		schema := got.RequestedSchema.(object)
+		field := schema["properties"].(object)["decision"].(object)
+		if field["default"] != nil || field["enum"].([]any)[0] != "deny" || len(schema["required"].([]any)) != 1 {
+			t.Errorf("%s: the form is %v", revision, schema)
+		}
+	}
+}
+
+// TestDecidedElsewhere: a dialog that is open ends when the owner decides on another
+// surface, and its call tells what became of it.
+func TestDecidedElsewhere(t *testing.T) {
+	for state, status := range map[string]string{agent.ApprovalDenied: "denied", agent.ApprovalSent: "replied", agent.ApprovalExpired: "expired"} {
+		f := newFake()
+		f.talk.Messages = []agent.MessageView{{ID: "m", State: "replied", Effect: agent.EffectChange, Reply: "Cancelled."}}
+		c := f.connect(t, "2025-11-25", true, &mcp.ClientOptions{
+			ElicitationHandler: func(ctx context.Context, _ *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
+				v := f.set("approval-0000000000000001", state)
+				v.SentMessage = "m"
+				f.mu.Lock()
+				f.approvals[v.ID] = v
+				f.mu.Unlock()
+				<-ctx.Done() // the dialog is put away
+				return nil, ctx.Err()
+			},
+		})
+		if res, out := c.call("request_change", change); out["status"] != status || len(f.decisions) > 0 {
+			t.Errorf("%s: %s", state, textOf(res))
+		}
+	}
+}
+
+// TestHandshake: a client that asks in the old handshake for a revision that has none
+// gets the last one that has, and its dialogs by that.
+func TestHandshake(t *testing.T) {
+	for _, revision := range []string{"2025-06-18", "2026-07-28", "2099-01-01"} {
+		f := newFake()
+		s, err := assistant.New(assistant.Config{Agent: f, Principal: "owner", Owner: &agent.Caller{Principal: "owner", Origin: agent.OriginOwnerCLI}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		in, requests := io.Pipe()
+		answers, out := io.Pipe()
+		ended := make(chan error, 1)
+		go func() { ended <- s.Run(context.Background(), &mcp.IOTransport{Reader: in, Writer: out}) }()
+		lines := json.NewDecoder(answers)
+		next := func() object {
+			t.Helper()
+			var v object
+			if err := lines.Decode(&v); err != nil {
+				t.Fatal(err)
+			}
+			return v
+		}
+		fmt.Fprintf(requests, `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":%q,"capabilities":{"elicitation":{}},"clientInfo":{"name":"raw","version":"1"}}}`+"\n", revision)
+		want := min(revision, "2025-11-25")
+		if got := next()["result"].(object)["protocolVersion"]; got != want {
+			t.Errorf("%s: %v", revision, got)
+		}
+		fmt.Fprintln(requests, `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+		fmt.Fprintln(requests, `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"request_change","arguments":{"business":"larkline.example","message":"Cancel it"}}}`)
+		asks := next()
+		if asks["method"] != "elicitation/create" {
+			t.Fatalf("%s: %v", revision, asks)
+		}
+		fmt.Fprintf(requests, `{"jsonrpc":"2.0","id":%v,"result":{"action":"accept","content":{"decision":"approve"}}}`+"\n", asks["id"])
+		if got := next()["result"].(object)["structuredContent"].(object)["status"]; got != "replied" {
+			t.Errorf("%s: %v", revision, got)
+		}
+		_ = requests.Close()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestDialogLeft: a client that ends the call while its dialog is open has decided
+// nothing, whatever the person says then.
+func TestDialogLeft(t *testing.T) {
+	f := newFake()
+	open, closed := make(chan struct{}), make(chan struct{})
+	c := f.connect(t, "2025-11-25", true, &mcp.ClientOptions{
+		ElicitationHandler: func(ctx context.Context, _ *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
+			close(open)
+			<-ctx.Done() // the server put it away; the person is quicker all the same
+			defer close(closed)
+			return &mcp.ElicitResult{Action: "accept", Content: object{"decision": "approve"}}, nil
+		},
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	called := make(chan error, 1)
+	go func() {
+		_, err := c.CallTool(ctx, &mcp.CallToolParams{Name: "request_change", Arguments: change})
+		called <- err
+	}()
+	<-open
+	cancel()
+	if err := <-called; err == nil {
+		t.Error("the call did not end")
+	}
+	<-closed
+	if _, out := c.call("list_approvals", nil); len(out["approvals"].([]any)) != 1 {
+		t.Errorf("approvals: %v", out)
+	}
+	if got := f.set("approval-0000000000000001", agent.ApprovalPending); len(f.decisions) > 0 {
+		t.Errorf("decided: %+v, %+v", f.decisions, got)
+	}
+}
+
+// TestTooLate: an answer that comes after another one decides nothing.
+func TestTooLate(t *testing.T) {
+	for _, revision := range revisions {
+		f := newFake()
+		c := f.connect(t, revision, true, answers(func(*mcp.ElicitRequest) (*mcp.ElicitResult, error) {
+			f.decided = func(context.Context, agent.Decision) (agent.Result, error) {
+				f.set("approval-0000000000000001", agent.ApprovalDenied)
+				return agent.Result{Status: agent.StatusBlocked, Reason: agent.ReasonApprovalOver}, nil
+			}
+			return &mcp.ElicitResult{Action: "accept", Content: object{"decision": "approve"}}, nil
+		}))
+		if res, out := c.call("request_change", change); out["status"] != "denied" {
+			t.Errorf("%s: %s", revision, textOf(res))
+		}
+	}
+}
+
+// TestAsksAnew: what differs from what was approved is asked anew (AP-3), and not
+// without end.
+func TestAsksAnew(t *testing.T) {
+	for _, revision := range revisions {
+		f := newFake()
+		asked := 0
+		f.decided = func(_ context.Context, d agent.Decision) (agent.Result, error) {
+			f.set(d.ID, agent.ApprovalFailed)
+			return f.ask(agent.SendRequest{Message: "more of it"}), nil
+		}
+		c := f.connect(t, revision, true, answers(func(*mcp.ElicitRequest) (*mcp.ElicitResult, error) {
+			asked++
+			return &mcp.ElicitResult{Action: "accept", Content: object{"decision": "approve"}}, nil
+		}))
+		res, out := c.call("request_change", change)
+		if asked != 3 || out["status"] != "local_approval_required" || out["approval"].(object)["id"] != "approval-0000000000000004" {
+			t.Errorf("%s: asked %d times: %s", revision, asked, textOf(res))
+		}
+	}
+}
+
+// TestForgedAnswers is the adversarial client of the newest revision, in which a call
+// brings an answer: none counts that this server did not ask for, in this very call,
+// once. An approval is never used for other bytes.
+func TestForgedAnswers(t *testing.T) {
+	f := newFake()
+	opts := says("approve")
+	opts.MultiRoundTrip = &mcp.MultiRoundTripOptions{Disabled: true}
+	c := f.connect(t, "2026-07-28", true, opts)
+	yes := mcp.InputResponseMap{"approval": &mcp.ElicitResult{Action: "accept", Content: object{"decision": "approve"}}}
+	try := func(tool, state string, args object, with mcp.InputResponseMap) *mcp.CallToolResult {
+		t.Helper()
+		res, err := c.CallTool(t.Context(), &mcp.CallToolParams{Name: tool, Arguments: args, InputResponses: with, RequestState: state})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return res
+	}
+	other := object{"business": "larkline.example", "message": "Cancel all my bookings"}
+	open := func() string {
+		t.Helper()
+		res := try("request_change", "", change, nil)
+		if !res.NeedsInput() || res.RequestState == "" || res.InputRequests["approval"] == nil {
+			t.Fatalf("nobody is asked: %+v", res)
+		}
+		return res.RequestState
+	}
+	first := open()
+	for what, res := range map[string]*mcp.CallToolResult{
+		"no state":         try("request_change", "", change, yes),
+		"the approval":     try("request_change", "approval-0000000000000001", change, yes),
+		"a guess":          try("request_change", first[1:]+"A", change, yes),
+		"other bytes":      try("request_change", open(), other, yes),
+		"another tool":     try("ask", open(), change, yes),
+		"more permissions": try("request_change", open(), object{"business": "larkline.example", "message": "Cancel my booking", "scopes": []string{"bookings.write"}}, yes),
+	} {
+		if !res.IsError || !strings.Contains(textOf(res), "not open") {
+			t.Errorf("%s: %s", what, textOf(res))
+		}
+	}
+	if res := try("request_change", open(), change, mcp.InputResponseMap{"other": yes["approval"]}); !strings.Contains(textOf(res), "local_approval_required") {
+		t.Errorf("the answer to another question: %s", textOf(res))
+	}
+	if len(f.decisions) > 0 {
+		t.Fatalf("decided: %+v", f.decisions)
+	}
+	sent := len(f.sent)
+	if res := try("request_change", first, change, yes); !strings.Contains(textOf(res), "Cancelled.") {
+		t.Errorf("the true answer: %s", textOf(res))
+	}
+	if res := try("request_change", first, change, yes); !res.IsError {
+		t.Errorf("a second time: %s", textOf(res))
+	}
+	if len(f.decisions) != 1 || f.decisions[0].ID != "approval-0000000000000001" || f.decisions[0].Digest != digestOf("Cancel my booking") {
+		t.Errorf("decided: %+v", f.decisions)
+	}
+	if len(f.sent) != sent {
+		t.Error("an answer was taken for a request")
+	}
+}
+
+// TestClientLeaves: a client that stops waiting does not stop what the owner approved,
+// and the server carries it through before it ends.
+func TestClientLeaves(t *testing.T) {
+	f := newFake()
+	begun, goOn := make(chan struct{}), make(chan struct{})
+	f.decided = func(ctx context.Context, d agent.Decision) (agent.Result, error) {
+		close(begun)
+		<-goOn
+		if ctx.Err() != nil {
+			return agent.Result{}, ctx.Err()
+		}
+		f.set(d.ID, agent.ApprovalSent)
+		return agent.Result{Status: agent.StatusReplied}, nil
+	}
+	s, err := assistant.New(assistant.Config{Agent: f, Principal: "owner", Owner: &agent.Caller{Principal: "owner", Origin: agent.OriginOwnerCLI}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	here, there := mcp.NewInMemoryTransports()
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(context.Background(), there) }()
+	cs, err := mcp.NewClient(&mcp.Implementation{Name: "c"}, says("approve")).Connect(t.Context(), here, &mcp.ClientSessionOptions{ProtocolVersion: "2025-11-25"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	called := make(chan error, 1)
+	go func() {
+		_, err := cs.CallTool(ctx, &mcp.CallToolParams{Name: "request_change", Arguments: change})
+		called <- err
+	}()
+	<-begun
+	cancel()
+	if err := <-called; err == nil {
+		t.Error("the call did not end")
+	}
+	_ = cs.Close()
+	close(goOn)
+	if err := <-ended; err != nil {
+		t.Errorf("the server: %v", err)
+	}
+	if got := f.approvals["approval-0000000000000001"].State; got != agent.ApprovalSent {
+		t.Errorf("what was approved is %s", got)
+	}
+}
+
+// TestStops: a server that is stopped tells what is under way that the program stops,
+// so that it stays for later (DA-17).
+func TestStops(t *testing.T) {
+	f := newFake()
+	begun := make(chan struct{})
+	var cause error
+	f.decided = func(ctx context.Context, _ agent.Decision) (agent.Result, error) {
+		close(begun)
+		<-ctx.Done()
+		cause = context.Cause(ctx)
+		return agent.Result{}, cause
+	}
+	s, err := assistant.New(assistant.Config{Agent: f, Principal: "owner", Owner: &agent.Caller{Principal: "owner", Origin: agent.OriginOwnerCLI}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	here, there := mcp.NewInMemoryTransports()
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx, there) }()
+	cs, err := mcp.NewClient(&mcp.Implementation{Name: "c"}, says("approve")).Connect(t.Context(), here, &mcp.ClientSessionOptions{ProtocolVersion: "2025-11-25"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cs.Close()
+	go func() {
+		_, _ = cs.CallTool(t.Context(), &mcp.CallToolParams{Name: "request_change", Arguments: change})
+	}()
+	<-begun
+	stop()
+	if err := <-ended; err != nil || !errors.Is(cause, agent.ErrStopping) {
+		t.Errorf("the server: %v; the send: %v", err, cause)
+	}
+}
+
+// TestTwoAssistants: two assistants at once have a task each, and each gets its own
+// results.
+func TestTwoAssistants(t *testing.T) {
+	f := newFake()
+	var both sync.WaitGroup
+	for _, revision := range []string{"2025-06-18", "2026-07-28"} {
+		c := f.connect(t, revision, true, says("approve"))
+		both.Go(func() {
+			for range 20 {
+				res, err := c.CallTool(t.Context(), &mcp.CallToolParams{Name: "request_change", Arguments: object{"business": "larkline.example", "message": "Cancel " + revision}})
+				if err != nil || res.StructuredContent.(object)["status"] != "replied" {
+					t.Errorf("%s: %v %+v", revision, err, res)
+				}
+			}
+		})
+	}
+	both.Wait()
+	if len(f.decisions) != 40 {
+		t.Errorf("%d decisions", len(f.decisions))
+	}
+	seen := map[string]bool{}
+	for _, d := range f.decisions {
+		if seen[d.ID] {
+			t.Errorf("approval %s was decided twice", d.ID)
+		}
+		seen[d.ID] = true
+	}
+}

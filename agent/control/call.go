@@ -1,0 +1,212 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"regexp"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/pactsigner/pactsigner/agent"
+	"github.com/pactsigner/pactsigner/internal/gateway"
+)
+
+// refusedKey holds the error by which a request was refused before its method is known.
+type refusedKey struct{}
+
+// admitREST refuses a REST request whose caller is not accepted, before it is read.
+func (s *Server) admitREST(r *http.Request) error {
+	if err, _ := r.Context().Value(refusedKey{}).(error); err != nil {
+		s.log(r.Context(), "", "", s.cfg.Now(), err)
+		return err
+	}
+	if (r.Method == http.MethodGet || r.Method == http.MethodHead) && r.ContentLength != 0 {
+		return invalid("body", "goes with no %s", r.Method)
+	}
+	return nil
+}
+
+func isGRPC(r *http.Request) bool {
+	return strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc")
+}
+
+// call is one under way.
+type call struct{ cancel context.CancelCauseFunc }
+
+// begin admits a call: who may call what, while the agent does not stop. end is
+// called when the call has ended.
+func (s *Server) begin(ctx context.Context, full string) (_ context.Context, end func(), err error) {
+	if err, _ := ctx.Value(refusedKey{}).(error); err != nil {
+		return ctx, nil, err
+	}
+	c, ok := callerOf(ctx)
+	if !ok {
+		return ctx, nil, unauthenticated()
+	}
+	switch m, known := methodOf(full); {
+	case known && c.may(m):
+	case known && c.inTask && !m.Task:
+		return ctx, nil, scopeRequired(m.Scope, "%s is for the owner alone, outside any task; this call is by %s", m.Name, c.name())
+	case known:
+		return ctx, nil, scopeRequired(m.Scope, "%s needs the scope %s, and %s has %s", m.Name, m.Scope, c.actor, c.scope)
+	default:
+		return ctx, nil, scopeRequired("", "%s is not a method that anybody may call", m.Name)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stopping {
+		return ctx, nil, stopping()
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	mine := &call{cancel}
+	s.calls[mine] = true
+	return ctx, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		cancel(nil)
+		delete(s.calls, mine)
+		s.ended.Broadcast()
+	}, nil
+}
+
+// unary is the interceptor of every call that is no stream.
+func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
+	began := s.cfg.Now()
+	defer func() { s.log(ctx, info.FullMethod, target(req), began, err) }()
+	defer s.recovered(ctx, info.FullMethod, &err)
+	ctx, end, err := s.begin(ctx, info.FullMethod)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	if err := checkRequest(req.(proto.Message)); err != nil {
+		return nil, err
+	}
+	if resp, err = handler(ctx, req); err != nil {
+		return nil, s.told(ctx, info.FullMethod, err)
+	}
+	return resp, nil
+}
+
+// stream is the interceptor of every stream.
+func (s *Server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
+	began, id := s.cfg.Now(), ""
+	ctx := ss.Context()
+	defer func() { s.log(ctx, info.FullMethod, id, began, err) }()
+	defer s.recovered(ctx, info.FullMethod, &err)
+	ctx, end, err := s.begin(ctx, info.FullMethod)
+	if err != nil {
+		return err
+	}
+	defer end()
+	err = handler(srv, &watched{s, &gateway.ServerStream{ServerStream: ss, Ctx: ctx, Check: func(m proto.Message) error {
+		id = target(m)
+		return checkRequest(m)
+	}}})
+	if err != nil {
+		return s.told(ctx, info.FullMethod, err)
+	}
+	return nil
+}
+
+// watched is a stream whose caller's token is looked at before each answer: one that
+// was revoked hears nothing more.
+type watched struct {
+	s *Server
+	*gateway.ServerStream
+}
+
+// SendMsg implements [grpc.ServerStream].
+func (w *watched) SendMsg(m any) error {
+	if c, _ := callerOf(w.Ctx); c.token != "" {
+		switch err := w.s.tokens.stands(context.WithoutCancel(w.Ctx), c.token); {
+		case errors.Is(err, errNoToken), errors.Is(err, agent.ErrNotFound):
+			return unauthenticated()
+		case err != nil:
+			return err
+		}
+	}
+	return w.ServerStream.SendMsg(m)
+}
+
+// told is the answer to an error of a call. Its cause is in the log, if the answer
+// does not say it.
+func (s *Server) told(ctx context.Context, full string, err error) error {
+	if _, ok := status.FromError(err); !ok && errors.Is(context.Cause(ctx), agent.ErrStopping) && errors.Is(err, context.Canceled) {
+		return stopping()
+	}
+	answer := toStatus(err)
+	if st, _ := status.FromError(answer); reasonOf(st) == codeInternal {
+		m, _ := methodOf(full)
+		s.cfg.Log.LogAttrs(ctx, slog.LevelError, "call failed", slog.String("method", m.Name),
+			slog.String("error", agent.RedactText(err.Error())))
+	}
+	return answer
+}
+
+func reasonOf(st *status.Status) string {
+	reason, _ := infoOf(st)
+	return reason
+}
+
+// recovered turns a panic into an error, so that one call cannot end the agent. What
+// panicked may hold a secret, and only where it did is logged.
+func (s *Server) recovered(ctx context.Context, full string, err *error) {
+	if p := recover(); p != nil {
+		m, _ := methodOf(full)
+		s.cfg.Log.LogAttrs(ctx, slog.LevelError, "call panicked", slog.String("method", m.Name),
+			slog.String("stack", string(debug.Stack())))
+		*err = toStatus(errors.New("panic"))
+	}
+}
+
+// log tells of a call: who, what, on which record, and how it ended; nothing of what
+// was asked or answered.
+func (s *Server) log(ctx context.Context, full, id string, began time.Time, err error) {
+	c, ok := callerOf(ctx)
+	actor := c.name()
+	if !ok {
+		actor = "nobody"
+	}
+	m, _ := methodOf(full)
+	st := status.Convert(err)
+	attrs := []slog.Attr{slog.String("actor", actor), slog.String("method", m.Name)}
+	if id != "" {
+		attrs = append(attrs, slog.String("id", id))
+	}
+	attrs = append(attrs, slog.String("code", st.Code().String()))
+	if reason := reasonOf(st); reason != "" {
+		attrs = append(attrs, slog.String("reason", reason))
+	}
+	attrs = append(attrs, slog.Int64("ms", s.cfg.Now().Sub(began).Milliseconds()))
+	s.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "call", attrs...)
+}
+
+// anID is the form of the ids that the agent gives: whatever else was sent as one may
+// be anything.
+var anID = regexp.MustCompile(`^[a-z]{1,20}-[a-z0-9]{6,40}$`)
+
+// target is the id of the record that a request is about, if it names one.
+func target(req any) string {
+	m, ok := req.(proto.Message)
+	if !ok {
+		return ""
+	}
+	for _, name := range []string{"id", "conversation"} {
+		f := m.ProtoReflect().Descriptor().Fields().ByTextName(name)
+		if f == nil {
+			continue
+		}
+		if id := m.ProtoReflect().Get(f).String(); anID.MatchString(id) {
+			return id
+		}
+	}
+	return ""
+}

@@ -1,0 +1,171 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+
+	"github.com/pactsigner/pactsigner/agent"
+	agentv1 "github.com/pactsigner/pactsigner/proto/pact/agent/v1"
+)
+
+// The methods that tell how an operation goes on. A caller who leaves ends their
+// operation, as one at a terminal does; a sign-in that it waited for goes on.
+
+// asked is what a caller says of how an operation may go on.
+type asked struct {
+	confirmed       bool
+	waitForApproval bool
+	waitForSignIn   bool
+}
+
+// operate runs an operation of the agent and tells its caller how it goes on.
+func (s *Server) operate(ss grpc.ServerStreamingServer[agentv1.OperationUpdate], how asked, run func(context.Context, agent.Caller) (agent.Result, error)) error {
+	ctx := ss.Context()
+	who, _ := callerOf(ctx)
+	if how.confirmed && !who.confirms() {
+		if who.inTask {
+			return scopeRequired(ScopeAdmin, "confirmed: only the owner confirms, outside any task; this call is by %s", who.name())
+		}
+		return scopeRequired(ScopeAdmin, "confirmed: needs the scope %s, and %s has %s", ScopeAdmin, who.actor, who.scope)
+	}
+	return s.outcomes.serve(ctx, who.name(), ss.Send, func(ctx context.Context, send func(*agentv1.OperationUpdate) error) error {
+		u := &updates{s: s, send: send}
+		result, err := run(ctx, u.caller(s.as(ctx), how))
+		if err != nil {
+			return err
+		}
+		m, err := messageOf[agentv1.Result](result)
+		if err != nil {
+			return err
+		}
+		return u.tell(&agentv1.OperationUpdate{Update: &agentv1.OperationUpdate_Result{Result: m}})
+	})
+}
+
+// updates tells the caller of an operation how it goes on.
+type updates struct {
+	s    *Server
+	mu   sync.Mutex // one update at a time
+	send func(*agentv1.OperationUpdate) error
+}
+
+func (u *updates) tell(m *agentv1.OperationUpdate) error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.send(m)
+}
+
+// caller is who acts, with what is told to the caller put where the agent asks the
+// owner. That an update cannot be sent changes nothing: the call has ended then, and
+// the operation with it.
+func (u *updates) caller(c agent.Caller, how asked) agent.Caller {
+	c.Progress = func(e agent.Event) {
+		if m, err := messageOf[agentv1.Progress](e); err == nil {
+			_ = u.tell(&agentv1.OperationUpdate{Update: &agentv1.OperationUpdate_Progress{Progress: m}})
+		}
+	}
+	plain := c
+	if how.confirmed {
+		c.Confirmed = true
+		c.Shown = func(r agent.ApprovalRequest) {
+			if m, err := messageOf[agentv1.Approval](approvalView(r)); err == nil {
+				_ = u.tell(&agentv1.OperationUpdate{Update: &agentv1.OperationUpdate_Confirmed{Confirmed: m}})
+			}
+		}
+	}
+	if how.waitForApproval || how.waitForSignIn {
+		c = waits(c)
+	}
+	if how.waitForApproval {
+		c.Approve = func(ctx context.Context, r agent.ApprovalRequest) (bool, error) {
+			v, err := u.s.agent.Approval(ctx, plain, r.ID)
+			if err != nil {
+				return false, err
+			}
+			m, err := messageOf[agentv1.Approval](v)
+			if err == nil {
+				err = u.tell(&agentv1.OperationUpdate{Update: &agentv1.OperationUpdate_Approval{Approval: m}})
+			}
+			if err != nil {
+				return false, err
+			}
+			<-ctx.Done() // until it is decided by DecideApproval
+			return false, context.Cause(ctx)
+		}
+	}
+	if how.waitForSignIn {
+		c.SignIn = func(ctx context.Context, in agent.SignIn) error {
+			v, err := u.s.agent.Authorization(ctx, plain, in.Authorization)
+			if err != nil {
+				return err
+			}
+			m, err := messageOf[agentv1.Authorization](v)
+			if err != nil {
+				return err
+			}
+			return u.tell(&agentv1.OperationUpdate{Update: &agentv1.OperationUpdate_Authorization{Authorization: m}})
+		}
+	}
+	return c
+}
+
+// SendMessage implements agentv1.AgentServiceServer.
+func (s *Server) SendMessage(req *agentv1.SendMessageRequest, ss grpc.ServerStreamingServer[agentv1.OperationUpdate]) error {
+	return s.operate(ss, asked{req.Confirmed, req.WaitForApproval, req.WaitForSignIn}, func(ctx context.Context, c agent.Caller) (agent.Result, error) {
+		return s.agent.Send(ctx, c, agent.SendRequest{
+			Business: req.Business, Message: req.Message, Effect: req.Effect, Scopes: req.Scopes, Conversation: req.Conversation,
+		})
+	})
+}
+
+// Reconcile implements agentv1.AgentServiceServer.
+func (s *Server) Reconcile(req *agentv1.ReconcileRequest, ss grpc.ServerStreamingServer[agentv1.OperationUpdate]) error {
+	return s.operate(ss, asked{req.Confirmed, req.WaitForApproval, req.WaitForSignIn}, func(ctx context.Context, c agent.Caller) (agent.Result, error) {
+		return s.agent.Reconcile(ctx, c, agent.ReconcileRequest{Business: req.Business, Conversation: req.Conversation})
+	})
+}
+
+// StartAuthorization implements agentv1.AgentServiceServer.
+func (s *Server) StartAuthorization(req *agentv1.StartAuthorizationRequest, ss grpc.ServerStreamingServer[agentv1.OperationUpdate]) error {
+	return s.operate(ss, asked{waitForSignIn: req.WaitForSignIn}, func(ctx context.Context, c agent.Caller) (agent.Result, error) {
+		return s.agent.Authorize(ctx, c, agent.AuthorizeRequest{Business: req.Business, Scopes: req.Scopes, Purpose: req.Purpose})
+	})
+}
+
+// WaitAuthorization implements agentv1.AgentServiceServer.
+func (s *Server) WaitAuthorization(req *agentv1.WaitAuthorizationRequest, ss grpc.ServerStreamingServer[agentv1.OperationUpdate]) error {
+	return s.operate(ss, asked{}, func(ctx context.Context, c agent.Caller) (agent.Result, error) {
+		return s.agent.AwaitAuthorization(ctx, c, req.Id)
+	})
+}
+
+// DecideApproval implements agentv1.AgentServiceServer.
+func (s *Server) DecideApproval(req *agentv1.DecideApprovalRequest, ss grpc.ServerStreamingServer[agentv1.OperationUpdate]) error {
+	return s.operate(ss, asked{false, req.WaitForApproval, req.WaitForSignIn}, func(ctx context.Context, c agent.Caller) (agent.Result, error) {
+		return s.agent.Decide(ctx, c, agent.Decision{ID: req.Id, Approve: req.Decision == "approve", Digest: req.Digest})
+	})
+}
+
+// WatchEvents implements agentv1.AgentServiceServer.
+func (s *Server) WatchEvents(_ *agentv1.WatchEventsRequest, ss grpc.ServerStreamingServer[agentv1.ChangeEvent]) error {
+	ctx := ss.Context()
+	return watchEnded(s.agent.Watch(ctx, s.as(ctx), func(change agent.Change) error {
+		m, err := messageOf[agentv1.ChangeEvent](change)
+		if err != nil {
+			return err
+		}
+		return ss.Send(m)
+	}))
+}
+
+// watchEnded is the error that a watch ends with.
+func watchEnded(err error) error {
+	if errors.Is(err, agent.ErrLagging) {
+		return statusOf(codes.Aborted, codeLagging, nil, "changes came faster than they were read: watch again, and read all anew")
+	}
+	return err
+}

@@ -1,0 +1,165 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	agentv1 "github.com/pactsigner/pactsigner/proto/pact/agent/v1"
+)
+
+// outcomeCall is one call of a method that streams, with what the client gave it.
+type outcomeCall struct {
+	o     *outcomes
+	t     *testing.T
+	actor string
+}
+
+func (c outcomeCall) serve(ctx context.Context, run func(context.Context, func(*agentv1.OperationUpdate) error) error, pairs ...string) ([]*agentv1.OperationUpdate, error) {
+	var sent []*agentv1.OperationUpdate
+	err := c.o.serve(metadata.NewIncomingContext(ctx, metadata.Pairs(pairs...)), c.actor, func(u *agentv1.OperationUpdate) error {
+		sent = append(sent, u)
+		return nil
+	}, run)
+	return sent, err
+}
+
+func (c outcomeCall) nothing(context.Context, func(*agentv1.OperationUpdate) error) error {
+	c.t.Error("an operation was begun")
+	return nil
+}
+
+func progressUpdate() *agentv1.OperationUpdate {
+	return &agentv1.OperationUpdate{Update: &agentv1.OperationUpdate_Progress{Progress: &agentv1.Progress{Kind: "sending"}}}
+}
+
+func resultUpdate(status string) *agentv1.OperationUpdate {
+	return &agentv1.OperationUpdate{Update: &agentv1.OperationUpdate_Result{Result: &agentv1.Result{Status: status}}}
+}
+
+func replies(status string) func(context.Context, func(*agentv1.OperationUpdate) error) error {
+	return func(_ context.Context, send func(*agentv1.OperationUpdate) error) error {
+		return errors.Join(send(progressUpdate()), send(resultUpdate(status)))
+	}
+}
+
+// TestOutcomeOfWhoLeft (CV-16): a caller that left is told how their operation ended,
+// and nothing is begun by asking.
+func TestOutcomeOfWhoLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := outcomeCall{newOutcomes(time.Now), t, "owner"}
+		ctx, leave := context.WithCancel(t.Context())
+		begun := make(chan struct{})
+		go func() {
+			_ = c.o.serve(metadata.NewIncomingContext(ctx, metadata.Pairs(operationKey, "o-1")), "owner", func(u *agentv1.OperationUpdate) error {
+				return ctx.Err() // nobody hears it
+			}, func(ctx context.Context, send func(*agentv1.OperationUpdate) error) error {
+				close(begun)
+				<-ctx.Done()
+				time.Sleep(time.Second) // what was sent is waited for
+				return send(resultUpdate("outcome_unknown"))
+			})
+		}()
+		<-begun
+		leave()
+		sent, err := c.serve(t.Context(), c.nothing, outcomeKey, "o-1")
+		if err != nil || len(sent) != 1 || sent[0].GetResult().GetStatus() != "outcome_unknown" {
+			t.Fatalf("sent %v, %v", sent, err)
+		}
+		other := outcomeCall{c.o, t, "token other"}
+		if sent, err := other.serve(t.Context(), c.nothing, outcomeKey, "o-1"); status.Code(err) != codes.NotFound || sent != nil {
+			t.Errorf("another's operation: %v, %v", sent, err)
+		}
+		time.Sleep(outcomeLife + time.Second)
+		if _, err := c.serve(t.Context(), replies("replied"), operationKey, "o-2"); err != nil {
+			t.Fatal(err)
+		}
+		if sent, err := c.serve(t.Context(), c.nothing, outcomeKey, "o-1"); status.Code(err) != codes.NotFound || sent != nil {
+			t.Errorf("an old operation: %v, %v", sent, err)
+		}
+	})
+}
+
+func TestOutcomeOfAnError(t *testing.T) {
+	c := outcomeCall{newOutcomes(time.Now), t, "owner"}
+	failed := errors.New("the disk is full")
+	if _, err := c.serve(t.Context(), func(context.Context, func(*agentv1.OperationUpdate) error) error { return failed }, operationKey, "o-1"); err != failed {
+		t.Fatal(err)
+	}
+	if sent, err := c.serve(t.Context(), c.nothing, outcomeKey, "o-1"); err != failed || sent != nil {
+		t.Errorf("%v, %v", sent, err)
+	}
+	func() {
+		defer func() { _ = recover() }()
+		_, _ = c.serve(t.Context(), func(context.Context, func(*agentv1.OperationUpdate) error) error { panic("a bug") }, operationKey, "o-2")
+	}()
+	if sent, err := c.serve(t.Context(), c.nothing, outcomeKey, "o-2"); status.Code(err) != codes.Internal || sent != nil {
+		t.Errorf("after a panic: %v, %v", sent, err)
+	}
+}
+
+func TestOutcomeKeys(t *testing.T) {
+	c := outcomeCall{newOutcomes(time.Now), t, "owner"}
+	if sent, err := c.serve(t.Context(), replies("replied")); err != nil || len(sent) != 2 {
+		t.Errorf("without an id: %v, %v", sent, err)
+	}
+	if sent, err := c.serve(t.Context(), replies("replied"), operationKey, "o-1"); err != nil || len(sent) != 2 {
+		t.Errorf("with an id: %v, %v", sent, err)
+	}
+	for name, pairs := range map[string][]string{
+		"the id of another operation": {operationKey, "o-1"},
+		"both":                        {operationKey, "o-2", outcomeKey, "o-1"},
+		"two":                         {operationKey, "o-2", operationKey, "o-3"},
+		"two that are asked for":      {outcomeKey, "o-1", outcomeKey, "o-1"},
+		"empty":                       {operationKey, ""},
+		"too long":                    {operationKey, strings.Repeat("a", maxOperationID+1)},
+		"blanks":                      {operationKey, "o 2"},
+		"not ASCII":                   {outcomeKey, "ö"},
+	} {
+		sent, err := c.serve(t.Context(), c.nothing, pairs...)
+		if reason, meta := infoOf(status.Convert(err)); reason != codeInvalid || meta["field"] == "" || sent != nil {
+			t.Errorf("%s: %v, %v", name, sent, err)
+		}
+	}
+}
+
+// TestOutcomesAreBounded: the oldest that has ended makes room, and what still runs is
+// kept.
+func TestOutcomesAreBounded(t *testing.T) {
+	c := outcomeCall{newOutcomes(time.Now), t, "owner"}
+	ended, err := c.o.begin("owner\x00running")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range maxOutcomes + 10 {
+		if _, err := c.serve(t.Context(), replies("replied"), operationKey, fmt.Sprint(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := len(c.o.all); n != maxOutcomes || len(c.o.keys) != n {
+		t.Errorf("%d outcomes, %d keys", n, len(c.o.keys))
+	}
+	ended(resultUpdate("done"), nil)
+	for id, want := range map[string]bool{"running": true, "0": false, fmt.Sprint(maxOutcomes + 9): true} {
+		if _, err := c.serve(t.Context(), c.nothing, outcomeKey, id); (err == nil) != want {
+			t.Errorf("%s: %v", id, err)
+		}
+	}
+	for i := range maxOutcomes { // all still run: nothing is remembered, and they run all the same
+		_, _ = c.o.begin(fmt.Sprint("owner\x00runs", i))
+	}
+	if sent, err := c.serve(t.Context(), replies("replied"), operationKey, "one-too-many"); err != nil || len(sent) != 2 {
+		t.Errorf("%v, %v", sent, err)
+	}
+	if _, err := c.serve(t.Context(), c.nothing, outcomeKey, "one-too-many"); status.Code(err) != codes.NotFound {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,202 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/pactsigner/pactsigner/agent"
+	"github.com/pactsigner/pactsigner/agent/control"
+)
+
+// place is where the agent is that a command works with: the target of a running
+// one, or the folder of a profile.
+type place struct {
+	target    string // unix:PATH or http://HOST:PORT; empty: the profile in dir
+	tokenFile string // with the token that goes with it; empty: none
+	by        string // what named the target, for people
+
+	dir string
+}
+
+// owner reports whether calls have the owner's whole authority: on the socket of the
+// owner, without a token.
+func (at place) owner() bool { return strings.HasPrefix(at.target, unixTarget) && at.tokenFile == "" }
+
+// unixTarget is what the target of a socket begins with.
+const unixTarget = "unix:"
+
+// maxSocketPath is more than no system takes.
+const maxSocketPath = 107
+
+// place decides it, in the order that `pactctl agent --help` states.
+func (p *profile) place() (place, error) {
+	named, by, profile := os.Getenv("PACT_REMOTE"), "PACT_REMOTE", os.Getenv("PACT_PROFILE")
+	switch {
+	case p.remote != "" && p.dir != "":
+		return place{}, usagef("--remote and --profile name two agents: say one")
+	case p.remote != "":
+		named, by = string(p.remote), "--remote"
+	case p.dir != "":
+		named = ""
+	}
+	if named == "" && p.dir == "" && profile == "" {
+		var err error
+		if named, by, err = contextWithAgent(); err != nil {
+			return place{}, err
+		}
+	}
+	if named != "" {
+		return findAgent(named, by, string(p.tokenFile))
+	}
+	if p.tokenFile != "" {
+		return place{}, usagef("--remote-token-file goes with --remote: the profile's own agent takes no token from you")
+	}
+	dir, err := p.folder()
+	return place{dir: dir}, err
+}
+
+// contextWithAgent is the context in force, if it names an agent.
+func contextWithAgent() (name, by string, err error) {
+	c, err := loadContexts()
+	if err != nil {
+		return "", "", err
+	}
+	if name, by = os.Getenv("PACT_CONTEXT"), "PACT_CONTEXT"; name == "" {
+		name, by = c.Current, "the current context"
+	}
+	if name == "" {
+		return "", "", nil
+	}
+	s, err := c.get(name)
+	if err != nil || s.Agent == "" {
+		return "", "", err
+	}
+	return name, by, nil
+}
+
+// findAgent finds the running agent that a value of --remote names: a target, or a
+// context that has one.
+func findAgent(named, by, tokenFile string) (place, error) {
+	at := place{target: named, tokenFile: tokenFile, by: by}
+	if !strings.Contains(named, ":") {
+		c, err := loadContexts()
+		if err != nil {
+			return at, err
+		}
+		s, err := c.get(named)
+		switch {
+		case err != nil:
+			return at, usagef("%s %q is neither unix:PATH, http://127.0.0.1:PORT nor the name of a context: see pactctl context list", by, named)
+		case s.Agent == "":
+			return at, usagef("context %q names no agent: pactctl context set %[1]s --agent TARGET", named)
+		}
+		at.target, at.tokenFile = s.Agent, or(tokenFile, s.AgentTokenFile)
+	}
+	var err error
+	if at.target, err = parseAgent(by, at.target); err != nil {
+		return at, err
+	}
+	at.tokenFile = or(at.tokenFile, os.Getenv("PACT_REMOTE_TOKEN_FILE"))
+	if at.tokenFile == "" && !strings.HasPrefix(at.target, unixTarget) {
+		return at, usagef("which token? Say --remote-token-file FILE or set PACT_REMOTE_TOKEN_FILE; make one with: pactctl agent tokens create")
+	}
+	return at, nil
+}
+
+// parseAgent holds a target to its form, and makes the path of a socket absolute. by
+// is what named it.
+func parseAgent(by, target string) (string, error) {
+	if path, ok := strings.CutPrefix(target, unixTarget); ok {
+		if path = strings.TrimPrefix(path, "//"); path == "" {
+			return "", usagef("%s %q has no path: say unix:PATH", by, target)
+		}
+		path, err := filepath.Abs(path)
+		if err != nil {
+			return "", fmt.Errorf("%s: %w", by, err)
+		}
+		if len(path) > maxSocketPath {
+			return "", usagef("%s: no socket has a path of more than %d bytes, and %s has %d", by, maxSocketPath, path, len(path))
+		}
+		return unixTarget + path, nil
+	}
+	u, err := url.Parse(target)
+	switch {
+	case err != nil || u.Host == "" || u.Scheme != "http":
+		return "", usagef("%s %q is neither unix:PATH nor http://127.0.0.1:PORT", by, target)
+	case strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "" || u.User != nil || u.Port() == "":
+		return "", usagef("%s %q must be only scheme, host and port", by, target)
+	case !loopback(u.Hostname()):
+		return "", usagef("%s %q is not on this machine: an agent is reached at a loopback address or its socket alone", by, target)
+	}
+	return "http://" + u.Host, nil
+}
+
+// checkSocket refuses a socket that others than the owner could have put there: what
+// is sent to it are the owner's messages.
+func checkSocket(path string) error {
+	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("there is no socket %s: is the agent running? Start it with: pactctl agent serve", path)
+	}
+	if err != nil {
+		return fmt.Errorf("socket %s: %w", path, errors.Unwrap(err))
+	}
+	if runtime.GOOS == "windows" {
+		return nil
+	}
+	if info.Mode()&fs.ModeSocket == 0 {
+		return fmt.Errorf("%s is no socket", path)
+	}
+	if !ours(info) {
+		return fmt.Errorf("socket %s belongs to another user: nothing is sent to it", path)
+	}
+	dir := filepath.Dir(path)
+	if info, err = os.Stat(dir); err != nil {
+		return fmt.Errorf("socket %s: %w", path, errors.Unwrap(err))
+	}
+	if !ours(info) || info.Mode().Perm()&0o022 != 0 {
+		return fmt.Errorf("others than you can put another socket in place of %s: nothing is sent to it; its folder must be yours, and chmod go-w %s", path, dir)
+	}
+	return nil
+}
+
+// dialTimeout bounds how long a running agent may take to answer at all. Tests shorten
+// it.
+var dialTimeout = 5 * time.Second
+
+// dial connects to a running agent.
+func dial(ctx context.Context, at place) (*control.Client, error) {
+	if path, ok := strings.CutPrefix(at.target, unixTarget); ok {
+		if err := checkSocket(path); err != nil {
+			return nil, err
+		}
+	}
+	var token agent.Secret
+	if at.tokenFile != "" {
+		s, err := readToken("remote token", at.tokenFile)
+		if err != nil {
+			return nil, err
+		}
+		token = agent.Secret(s)
+	}
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	return control.Dial(ctx, at.target, token)
+}
+
+// dialAgent connects to the running agent that a value of --remote names.
+func (a *app) dialAgent(ctx context.Context, named, tokenFile string) (*control.Client, error) {
+	at, err := findAgent(named, "--remote", tokenFile)
+	if err != nil {
+		return nil, err
+	}
+	return dial(ctx, at)
+}
