@@ -3,7 +3,9 @@ package agent
 import (
 	"bytes"
 	"context"
+	"errors"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -109,14 +111,18 @@ func (a *Agent) askOwner(ctx context.Context, op *operation, p *approval) (*appr
 	yes := false
 	err := a.whileHeld(ctx, op, func(ctx context.Context) (err error) {
 		asking, stop := context.WithCancelCause(ctx)
-		watched := make(chan struct{})
-		go func() {
-			defer close(watched)
+		var watching sync.WaitGroup
+		watching.Go(func() {
 			if a.untilDecided(asking, p) {
 				stop(ErrDecided)
 			}
-		}()
-		defer func() { stop(nil); <-watched }()
+		})
+		watching.Go(func() {
+			if a.wait(asking, p.Expires) == nil {
+				stop(errOverdue)
+			}
+		})
+		defer func() { stop(nil); watching.Wait() }()
 		yes, err = op.caller.Approve(asking, p.Request)
 		return err
 	})
@@ -129,6 +135,8 @@ func (a *Agent) askOwner(ctx context.Context, op *operation, p *approval) (*appr
 		switch {
 		case p.State != ApprovalPending: // decided elsewhere
 			return nil
+		case a.overdue(p):
+			return a.endApproval(tx, p, ApprovalExpired, ReasonApprovalExpired)
 		case err != nil:
 			return err
 		case ctx.Err() != nil: // who left did not answer
@@ -141,6 +149,9 @@ func (a *Agent) askOwner(ctx context.Context, op *operation, p *approval) (*appr
 	})
 	return p, heard
 }
+
+// errOverdue ends a question to which nobody gave an answer in time.
+var errOverdue = errors.New("the time to approve it is over")
 
 // untilDecided waits until an approval is not pending any more, or ctx ends, and
 // tells which.

@@ -123,10 +123,10 @@ func (a *Agent) openApproval(ctx context.Context, op *operation, req ApprovalReq
 			if err != nil {
 				return err
 			}
-			if !held && a.overdue(o) {
+			if a.lapsed(o, held) {
 				continue
 			}
-			if o.State == ApprovalPending {
+			if o.State == ApprovalPending && (o.Task == "") == (p.Task == "") { // tasks take no place of the owner's
 				pending++
 			}
 			switch {
@@ -224,7 +224,10 @@ func (a *Agent) replace(tx Tx, p *approval, by string) error {
 		state = ApprovalFailed
 	}
 	p.Next = by
-	return a.endApproval(tx, p, state, ReasonApprovalReplaced)
+	if err := a.endApproval(tx, p, state, ReasonApprovalReplaced); err != nil {
+		return err
+	}
+	return a.settleConversation(tx, p)
 }
 
 // replaceApproved notes on the approval that an operation was under which one took
@@ -265,8 +268,15 @@ func (a *Agent) forgetApprovals(tx Tx, principal string) error {
 	return err
 }
 
-// overdue reports an approval whose time is over, if nothing holds it.
+// overdue reports an approval whose time is over.
 func (a *Agent) overdue(p *approval) bool { return !a.now().Before(p.Expires) }
+
+// lapsed reports an approval that nothing may come of any more: nobody decided in
+// time, whoever waits for it, or what was approved was not sent in time and nothing
+// is about to.
+func (a *Agent) lapsed(p *approval, held bool) bool {
+	return a.overdue(p) && (!held || p.State == ApprovalPending)
+}
 
 // lapsedApprovals settle the approvals that wait for nothing any more.
 func (a *Agent) lapsedApprovals(tx Tx) (left []leftover, err error) {
@@ -279,11 +289,8 @@ func (a *Agent) lapsedApprovals(tx Tx) (left []leftover, err error) {
 		if err != nil {
 			return nil, err
 		}
-		if held {
-			continue
-		}
 		state, reason := "", ""
-		if p.State == ApprovalApproved && p.Authorization != "" {
+		if !held && p.State == ApprovalApproved && p.Authorization != "" {
 			z, err := get[authorization](tx, p.Principal, p.Authorization)
 			switch {
 			case err != nil && !errors.Is(err, ErrNotFound):
@@ -294,7 +301,7 @@ func (a *Agent) lapsedApprovals(tx Tx) (left []leftover, err error) {
 				state, reason = ApprovalFailed, z.Reason
 			}
 		}
-		if state == "" && a.overdue(p) {
+		if state == "" && a.lapsed(p, held) {
 			state, reason = ApprovalExpired, ReasonApprovalExpired
 		}
 		if state != "" {
@@ -312,7 +319,13 @@ func (a *Agent) lapsedApprovals(tx Tx) (left []leftover, err error) {
 // settleConversation tells a conversation that waited for an approval, and in which
 // nobody is at work, how that ended.
 func (a *Agent) settleConversation(tx Tx, p *approval) error {
-	state := map[string]string{ApprovalDenied: conversationDenied, ApprovalExpired: conversationExpired, ApprovalFailed: conversationDenied}[p.State]
+	state := map[string]string{
+		ApprovalDenied: conversationDenied, ApprovalExpired: conversationExpired, ApprovalFailed: conversationDenied,
+		ApprovalWithdrawn: conversationCancelled,
+	}[p.State]
+	if p.Reason == ReasonApprovalReplaced {
+		state = conversationCancelled
+	}
 	c, err := get[conversation](tx, p.Principal, p.Conversation)
 	if errors.Is(err, ErrNotFound) {
 		return nil
@@ -369,7 +382,7 @@ func (a *Agent) takeWord(ctx context.Context, op *operation, d Decision) error {
 		return fmt.Errorf("recover: %w", err)
 	}
 	var p *approval
-	goOn := false
+	goOn, already := false, false
 	err := a.store.Update(ctx, func(tx Tx) (err error) {
 		if p, err = get[approval](tx, c.Principal, d.ID); err != nil {
 			return fmt.Errorf("approval %s: %w", truncate(d.ID, maxScopeID), err)
@@ -383,7 +396,7 @@ func (a *Agent) takeWord(ctx context.Context, op *operation, d Decision) error {
 			return nil
 		case !p.waits():
 			return p.over()
-		case !held && a.overdue(p): // since a moment
+		case a.lapsed(p, held): // since a moment
 			return refuse(StatusExpired, ReasonApprovalExpired, "the time of approval %s is over: ask for it anew", p.ID)
 		case !d.Approve:
 			a.decided(p, false, c)
@@ -398,7 +411,7 @@ func (a *Agent) takeWord(ctx context.Context, op *operation, d Decision) error {
 		case d.Digest != p.Request.Digest:
 			return refuse(StatusFailed, ReasonInvalidInput, "digest: it is not that of approval %s: look at it again", p.ID)
 		case held:
-			if p.State == ApprovalApproved {
+			if already = p.State == ApprovalApproved; already {
 				return nil
 			}
 		default:
@@ -418,7 +431,10 @@ func (a *Agent) takeWord(ctx context.Context, op *operation, d Decision) error {
 	}
 	if !goOn {
 		op.result.Status, op.result.Approval = StatusDone, p.view()
-		if d.Approve {
+		switch {
+		case already:
+			op.result.Detail = "it was approved already and is about to be sent, unless it is denied or refused before: look at the approval"
+		case d.Approve:
 			op.result.Detail = "the operation that asked goes on"
 		}
 		return nil
@@ -583,19 +599,21 @@ func (a *Agent) leaveApproval(ctx context.Context, op *operation, ended error) {
 	}
 	_ = a.store.Update(context.WithoutCancel(ctx), func(tx Tx) error {
 		p, err := get[approval](tx, op.asking.Principal, op.asking.ID)
-		if err != nil || p.LeaseOwner != op.owner {
+		if err != nil {
 			return err
 		}
-		op.asking = p
+		if op.asking = p; p.LeaseOwner != op.owner {
+			return nil
+		}
 		stopping := ctx.Err() != nil && errors.Is(context.Cause(ctx), ErrStopping)
 		var r *Refusal
 		refused := errors.As(ended, &r)
 		switch {
 		case !p.waits(), stopping, op.decides && (ctx.Err() != nil || p.State == ApprovalPending):
 		case ctx.Err() != nil:
-			return a.endApproval(tx, p, ApprovalWithdrawn, ReasonUserCancelled)
+			return a.withdraw(tx, op, p, ReasonUserCancelled)
 		case p.State == ApprovalPending: // it could not be asked
-			return a.endApproval(tx, p, ApprovalWithdrawn, or(ReasonOf(ended), ReasonNeverSent))
+			return a.withdraw(tx, op, p, or(ReasonOf(ended), ReasonNeverSent))
 		case refused && r.Status == StatusNeedsUserAction && op.signingIn(p.Authorization): // it goes on after that
 		case op.decides && (!refused || r.Reason == ReasonBusy || passing(r.Reason)):
 		default:
@@ -604,6 +622,18 @@ func (a *Agent) leaveApproval(ctx context.Context, op *operation, ended error) {
 		p.release()
 		return put(tx, p)
 	})
+}
+
+// withdraw takes an approval back for who asked, who has left the turn. A sign-in
+// that waits stays (DA-17), and so does a conversation that waits for it.
+func (a *Agent) withdraw(tx Tx, op *operation, p *approval, reason Reason) error {
+	if err := a.endApproval(tx, p, ApprovalWithdrawn, reason); err != nil {
+		return err
+	}
+	if z := op.result.Authorization; z != nil && z.State == authorizationPending {
+		return nil
+	}
+	return a.settleConversation(tx, p)
 }
 
 // signingIn reports whether an operation ended with this sign-in pending.

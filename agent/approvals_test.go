@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -195,7 +196,7 @@ func TestDecideIsTheOwners(t *testing.T) {
 func errOf[T any](_ T, err error) error { return err }
 
 // AP-1: the same ask again is the same approval, of a task of its own; and there are at
-// most 20 of a principal, but for the owner who is there to answer.
+// most 20 of all tasks, but for the owner who is there to answer.
 func TestAsksAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -226,7 +227,7 @@ func TestAsksAreCounted(t *testing.T) {
 				t.Errorf("%s is no other: %+v", name, q)
 			}
 		}
-		for i := range 14 {
+		for i := range 15 {
 			w.ask(a, inAssistant("a"), agent.SendRequest{Message: fmt.Sprintf("Cancel booking Y%d", i), Effect: "change"})
 		}
 		next := agent.SendRequest{Message: "Cancel booking Z", Effect: "change"}
@@ -235,6 +236,7 @@ func TestAsksAreCounted(t *testing.T) {
 			t.Errorf("got %+v", r.Approval)
 		}
 		w.ask(a, inAssistant("a"), cancelX1) // is one of them
+		w.ask(a, owner(), next)              // tasks take no place of others
 		w.send(a, w.person(), next, agent.StatusReplied, "")
 		w.decide(a, owner(), p, false, agent.StatusDone, "")
 		w.ask(a, inAssistant("a"), next)
@@ -273,6 +275,175 @@ func TestApprovalsExpire(t *testing.T) {
 	})
 }
 
+// AP-1, CV-16: a question that somebody waits at has its hour too: then it is over, here and
+// for every other program, and no answer counts any more.
+func TestQuestionExpires(t *testing.T) {
+	for _, late := range []bool{false, true} {
+		t.Run(fmt.Sprint(late), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				a := w.enrolled()
+				b := w.open()
+				asked, gone := make(chan agent.ApprovalRequest, 1), make(chan error, 1)
+				c := w.person()
+				c.Approve = func(ctx context.Context, r agent.ApprovalRequest) (bool, error) {
+					asked <- r
+					<-ctx.Done()
+					gone <- context.Cause(ctx)
+					if late {
+						time.Sleep(time.Minute)
+						return true, nil
+					}
+					return false, context.Cause(ctx)
+				}
+				var ended sync.WaitGroup
+				ended.Go(func() {
+					r := w.send(a, c, cancelX1, agent.StatusExpired, agent.ReasonApprovalExpired)
+					if r.Approval == nil || r.Approval.State != agent.ApprovalExpired {
+						t.Errorf("got %+v", r.Approval)
+					}
+				})
+				req := <-asked
+				time.Sleep(time.Hour - time.Second)
+				p := w.approval(b, req.ID, agent.ApprovalPending)
+				if !late { // nobody looks
+					time.Sleep(10 * time.Second)
+					synctest.Wait()
+					if len(gone) != 1 {
+						t.Error("the question is still there")
+					}
+				}
+				time.Sleep(time.Second + time.Millisecond)
+				w.decide(b, ops(), p, true, agent.StatusExpired, agent.ReasonApprovalExpired)
+				w.approval(b, req.ID, agent.ApprovalExpired)
+				ended.Wait()
+				v, err := a.Conversation(t.Context(), owner(), p.Conversation)
+				if err != nil || v.State != "expired" || len(w.biz.sent()) != 0 {
+					t.Errorf("%+v, %v after %d turns", v, err, len(w.biz.sent()))
+				}
+			})
+		})
+	}
+}
+
+// AP-1: what was approved and could not be sent is over after its hour, and is not sent then.
+func TestApprovedExpires(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		a := w.enrolled()
+		p := w.ask(a, inAssistant("a"), cancelX1)
+		w.signer.set(func(s *signerStandIn) { s.fail = 503 })
+		r, err := a.Decide(t.Context(), owner(), agent.Decision{ID: p.ID, Approve: true, Digest: p.Digest})
+		if err != nil || r.Status == agent.StatusReplied {
+			t.Fatalf("decide %+v, %v", r, err)
+		}
+		w.approval(a, p.ID, agent.ApprovalApproved)
+		w.signer.set(func(s *signerStandIn) { s.fail = 0 })
+		w.tend(a, agent.Tending{})
+		time.Sleep(time.Hour)
+		w.decide(a, w.person(), p, true, agent.StatusExpired, agent.ReasonApprovalExpired)
+		w.approval(a, p.ID, agent.ApprovalExpired)
+		if n := len(w.changed()); n != 0 {
+			t.Errorf("%d turns", n)
+		}
+	})
+}
+
+// DA-13, RS-4: a task goes on with the conversations that it began and with no other; the
+// owner goes on with any.
+func TestConversationsOfTasks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		a := w.enrolled()
+		look := func(c agent.Caller, in string, status agent.Status, reason string) string {
+			t.Helper()
+			return w.send(a, c, agent.SendRequest{Message: "Show my trips", Conversation: in}, status, reason).Conversation
+		}
+		own := look(owner(), "", agent.StatusReplied, "")
+		tasks := look(inAssistant("a"), "", agent.StatusReplied, "")
+		look(inAssistant("a"), tasks, agent.StatusReplied, "")
+		look(owner(), tasks, agent.StatusReplied, "")
+		turns := len(w.biz.sent())
+		look(inAssistant("a"), own, agent.StatusBlocked, agent.ReasonOtherTask)
+		look(inAssistant("b"), tasks, agent.StatusBlocked, agent.ReasonOtherTask)
+		if n := len(w.biz.sent()); n != turns {
+			t.Errorf("%d turns more", n-turns)
+		}
+	})
+}
+
+// DA-13: tasks, however many are made up, have at most 20 sign-ins that wait; the owner is
+// not bound by that.
+func TestSignInsOfTasksAreCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		a := w.enrolled()
+		for i := range 20 {
+			w.send(a, inAssistant(fmt.Sprint("t-", i)), readTrips, agent.StatusNeedsUserAction, agent.ReasonSignInPending)
+		}
+		w.send(a, inAssistant("t-20"), readTrips, agent.StatusBlocked, agent.ReasonTooManySignIns)
+		w.send(a, inAssistant("t-0"), readTrips, agent.StatusNeedsUserAction, agent.ReasonSignInPending) // is one of them
+		w.send(a, owner(), readTrips, agent.StatusNeedsUserAction, agent.ReasonSignInPending)
+		if n := len(w.calls(egress.DeviceAuthorization)); n != 21 {
+			t.Errorf("%d sign-ins", n)
+		}
+		time.Sleep(31 * time.Minute)
+		w.send(a, inAssistant("t-20"), readTrips, agent.StatusNeedsUserAction, agent.ReasonSignInPending)
+	})
+}
+
+// DA-15: what a business says of itself is held to the sign-ins that wait when it is told.
+func TestWithholder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		a := w.enrolled()
+		bob := owner()
+		bob.Principal = "bob"
+		hide := func(c agent.Caller) string {
+			t.Helper()
+			h, err := a.Withholder(t.Context(), c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return h("Air abcd\u200b efgh, login.air.example.com/device")
+		}
+		before := hide(inAssistant("a"))
+		r := w.send(a, inAssistant("a"), readTrips, agent.StatusNeedsUserAction, agent.ReasonSignInPending)
+		if got := hide(inAssistant("b")); got != "Air "+agent.Redacted+", "+agent.Redacted {
+			t.Errorf("got %q", got)
+		}
+		if got := hide(bob); got != before || !strings.Contains(got, "abcd") {
+			t.Errorf("without a sign-in: %q", got)
+		}
+		if _, err := a.CancelAuthorization(t.Context(), owner(), r.Authorization.ID); err != nil {
+			t.Fatal(err)
+		}
+		if got := hide(inAssistant("b")); got != before {
+			t.Errorf("after it: %q", got)
+		}
+	})
+}
+
+// AP-1: a live question takes the place of the same ask that waits, so that the same is
+// never sent by both.
+func TestLiveQuestionReplaces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		a := w.enrolled()
+		p := w.ask(a, owner(), cancelX1)
+		w.send(a, w.person(), cancelX1, agent.StatusReplied, "")
+		v := w.approval(a, p.ID, agent.ApprovalWithdrawn)
+		if v.Reason != agent.ReasonApprovalReplaced || v.Next == "" {
+			t.Errorf("got %+v", v)
+		}
+		w.decide(a, owner(), p, true, agent.StatusBlocked, agent.ReasonApprovalOver)
+		c, err := a.Conversation(t.Context(), owner(), p.Conversation)
+		if err != nil || c.State != "cancelled" || len(w.changed()) != 1 {
+			t.Errorf("%+v, %v after %d turns", c, err, len(w.changed()))
+		}
+	})
+}
+
 // AP-1, DA-13: a question at one surface is answered at another, and the first one hears
 // of it; whichever answer comes first is the only one. Another program's are heard too.
 func TestDecidedElsewhere(t *testing.T) {
@@ -307,7 +478,7 @@ func TestDecidedElsewhere(t *testing.T) {
 						}
 					})
 					req := <-asked
-					time.Sleep(5 * time.Hour) // a live question does not expire
+					time.Sleep(10 * time.Minute) // longer than any lease
 					p := w.approval(b, req.ID, agent.ApprovalPending)
 					w.decide(b, ops(), p, yes, agent.StatusDone, "")
 					ended.Wait()
@@ -469,13 +640,15 @@ func TestWithdrawn(t *testing.T) {
 		approved bool // it waits for a sign-in when the asker leaves
 		state    string
 		status   agent.Status
+
+		conversation string
 	}{
-		"left the question":       {context.Canceled, false, agent.ApprovalWithdrawn, agent.StatusCancelled},
-		"stopped at the question": {agent.ErrStopping, false, agent.ApprovalPending, agent.StatusApprovalRequired},
-		"left the sign-in":        {context.Canceled, true, agent.ApprovalWithdrawn, agent.StatusNeedsUserAction},
-		"stopped at the sign-in":  {agent.ErrStopping, true, agent.ApprovalApproved, agent.StatusNeedsUserAction},
-		"gave up at the sign-in":  {agent.ErrAborted, true, agent.ApprovalWithdrawn, agent.StatusCancelled},
-		"gave up at the question": {agent.ErrAborted, false, agent.ApprovalWithdrawn, agent.StatusCancelled},
+		"left the question":       {context.Canceled, false, agent.ApprovalWithdrawn, agent.StatusCancelled, "cancelled"},
+		"stopped at the question": {agent.ErrStopping, false, agent.ApprovalPending, agent.StatusApprovalRequired, "awaiting_local_authority"},
+		"left the sign-in":        {context.Canceled, true, agent.ApprovalWithdrawn, agent.StatusNeedsUserAction, "awaiting_business_consent"},
+		"stopped at the sign-in":  {agent.ErrStopping, true, agent.ApprovalApproved, agent.StatusNeedsUserAction, "awaiting_business_consent"},
+		"gave up at the sign-in":  {agent.ErrAborted, true, agent.ApprovalWithdrawn, agent.StatusCancelled, "cancelled"},
+		"gave up at the question": {agent.ErrAborted, false, agent.ApprovalWithdrawn, agent.StatusCancelled, "cancelled"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -508,6 +681,9 @@ func TestWithdrawn(t *testing.T) {
 				}
 				if n := len(w.biz.sent()); n != 0 {
 					t.Errorf("%d turns", n)
+				}
+				if v, err := a.Conversation(t.Context(), owner(), list[0].Conversation); err != nil || v.State != c.conversation {
+					t.Errorf("conversation %+v, %v", v, err) // CV-1
 				}
 				a = w.open()
 				if c.state == agent.ApprovalWithdrawn {
@@ -569,7 +745,12 @@ func TestReconcileByApproval(t *testing.T) {
 				return 0, nil
 			}
 		})
-		sent := w.send(a, w.person(), agent.SendRequest{Message: "Cancel booking X1", Effect: "change", Scopes: []string{"trips:cancel"}}, agent.StatusUnknown, "network")
+		first := w.ask(a, inAssistant("a"), agent.SendRequest{Message: "Cancel booking X1", Effect: "change", Scopes: []string{"trips:cancel"}})
+		sent := w.decide(a, owner(), first, true, agent.StatusUnknown, "network")
+		r, err := a.Reconcile(t.Context(), inAssistant("b"), agent.ReconcileRequest{Conversation: sent.Conversation})
+		if err != nil || r.Reason != agent.ReasonOtherTask {
+			t.Errorf("another task's: %+v, %v", r, err)
+		}
 		reconcile := func() agent.ApprovalView {
 			t.Helper()
 			r, err := a.Reconcile(t.Context(), inAssistant("a"), agent.ReconcileRequest{Conversation: sent.Conversation})
@@ -650,6 +831,20 @@ func TestApprovalKeepsItsNetwork(t *testing.T) {
 		p := w.ask(a, c, cancelX1)
 		w.decide(a, owner(), p, true, agent.StatusBlocked, agent.ReasonOtherNetwork)
 		w.approval(a, p.ID, agent.ApprovalPending)
+		// Nor is it tended under another one.
+		c.Task.ID = "t-2"
+		q := w.ask(a, c, agent.SendRequest{Message: "Cancel booking X2", Effect: "change", Scopes: []string{"trips:cancel"}})
+		there := ops()
+		there.Network = anywhere("work")
+		r := w.decide(a, there, q, true, agent.StatusNeedsUserAction, agent.ReasonSignInPending)
+		w.tend(a, agent.Tending{})
+		w.biz.allow("trips:cancel")
+		there.Human, there.SignIn = agent.HumanInteractive, w.person().SignIn
+		if got, err := a.WaitAuthorization(t.Context(), there, r.Authorization.ID); err != nil || got.Authorization.State != "granted" {
+			t.Fatalf("sign-in %+v, %v", got, err)
+		}
+		time.Sleep(time.Minute)
+		w.approval(a, q.ID, agent.ApprovalApproved)
 		if n := len(w.biz.sent()); n != 0 {
 			t.Errorf("%d turns", n)
 		}
@@ -710,11 +905,13 @@ func TestSignInSecretsAreWithheld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
+		w.biz.set(func(b *business) { b.device["device_code"] = "plain-device-code-of-no-shape" })
 		r := w.send(a, inAssistant("a"), readTrips, agent.StatusNeedsUserAction, agent.ReasonSignInPending)
 		if r.Authorization == nil {
 			t.Fatal("no sign-in")
 		}
-		leak := "Open https://login.air.example.com/device and enter ABCD-EFGH, or " + w.biz.device["verification_uri_complete"].(string) + " dc_secret_device_code"
+		leak := "Open https://login.air.example.com/device and enter ABCD-EFGH, or abcd efgh, AB\u200bCD\u2066-EFGH, h\u200bid\ufe0fden, or " +
+			w.biz.device["verification_uri_complete"].(string) + " plain device code of no shape"
 		show := agent.SendRequest{Message: "Show my trips"}
 		for name, answer := range map[string]func(u turn) (int, any){
 			"a reply": func(u turn) (int, any) {
@@ -741,7 +938,10 @@ func TestSignInSecretsAreWithheld(t *testing.T) {
 				c, err := a.Conversation(t.Context(), owner(), c.ID)
 				fmt.Fprintf(&all, "%s %v", marshal(c), err)
 			}
-			for _, secret := range []string{"ABCD-EFGH", "login.air.example.com", "dc_secret"} {
+			if all.String() != agent.Visible(all.String()) {
+				t.Errorf("%s hides characters: %q", name, all.String())
+			}
+			for _, secret := range []string{"EFGH", "efgh", "login.air.example.com", "plain-device", "of no shape"} {
 				if strings.Contains(all.String(), secret) {
 					t.Errorf("%s tells %s: %s", name, secret, all.String())
 				}
@@ -837,6 +1037,18 @@ func TestActorsAreRecorded(t *testing.T) {
 		}
 		if err := a.SetPreference(t.Context(), ops(), agent.RequirePACT); err != nil {
 			t.Fatal(err)
+		}
+		if v, err := a.Policy(t.Context(), owner()); err != nil || v.By != "token ops" {
+			t.Errorf("policy %+v, %v", v, err)
+		}
+		added, err := a.AddProvider(t.Context(), ops(), "https://other.example.com", "aud-other", "")
+		list, err2 := a.Providers(t.Context(), owner())
+		if err != nil || err2 != nil || added.By != "token ops" || !slices.ContainsFunc(list, func(v agent.ProviderView) bool { return v.By == "token ops" }) {
+			t.Errorf("provider %+v, %+v, %v, %v", added, list, err, err2)
+		}
+		s, err := a.Status(t.Context(), owner())
+		if err != nil || s.Identity == nil || s.Identity.By != "owner_cli" {
+			t.Errorf("identity %+v, %v", s.Identity, err)
 		}
 		w.want(`SELECT data ->> 'By' FROM settings`, "token ops")
 		w.want(`SELECT data ->> 'By' FROM identities`, "owner_cli")

@@ -233,6 +233,9 @@ func (a *Agent) claimSignIn(ctx context.Context, op *operation) (z *authorizatio
 			if err := a.noInput(tx, op); err != nil { // DA-13
 				return err
 			}
+			if err := a.roomForSignIn(tx, op); err != nil {
+				return err
+			}
 			z = &authorization{
 				Task: task, Network: network, Actor: op.caller.actor(),
 				Head:         Head{ID: newID("signin"), Principal: op.who.principal, Business: op.business.ID, State: authorizationStarting, Created: a.now()},

@@ -20,7 +20,7 @@ func (a *Agent) enterConversation(ctx context.Context, op *operation) error {
 		if op.req.Conversation == "" {
 			c = &conversation{
 				Head:    Head{ID: newID("c"), Principal: op.who.principal, Business: op.business.ID, State: conversationDiscovered, Created: now},
-				Binding: op.who.binding.ID,
+				Binding: op.who.binding.ID, Task: op.task,
 			}
 		} else {
 			var err error
@@ -30,6 +30,8 @@ func (a *Agent) enterConversation(ctx context.Context, op *operation) error {
 				return err
 			}
 			switch {
+			case op.task != "" && c.Task != op.task:
+				return refuse(StatusBlocked, ReasonOtherTask, "conversation %s was not begun by this task, and a task goes on with its own only", c.ID)
 			case c.Business != op.business.ID:
 				return refuse(StatusFailed, ReasonNotThisBusiness, "conversation %s is with another business", c.ID)
 			case !op.reconciling && (c.State == conversationClosed || c.Binding != op.who.binding.ID):

@@ -4,8 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"unicode"
-
-	"golang.org/x/text/unicode/norm"
+	"unicode/utf8"
 )
 
 // Effect is what an operation does to the world, ranked: EffectInspect <
@@ -76,11 +75,13 @@ var (
 // ClassifyText is the class of a message by its words (AD-6, AD-7): a change
 // word wins over an inspect word, and over a question mark at the end.
 func ClassifyText(text string) Effect {
-	words, question := wordsOf(text)
+	w := wordsOf(text)
 	switch {
-	case changeWords.in(words):
+	case w.change():
 		return EffectChange
-	case question, inspectWords.in(words):
+	case w.odd:
+		return EffectUnknown
+	case w.question, inspectWords.in(w.words):
 		return EffectInspect
 	}
 	return EffectUnknown
@@ -88,11 +89,11 @@ func ClassifyText(text string) Effect {
 
 // ClassifyScope is the class of a permission by its id and description (AD-8).
 func ClassifyScope(id, description string) Effect {
-	words, _ := wordsOf(id + " " + description)
+	w := wordsOf(id + " " + description)
 	switch {
-	case changeWords.in(words):
+	case w.change():
 		return EffectChange
-	case readWords.in(words):
+	case !w.odd && readWords.in(w.words):
 		return EffectInspect
 	}
 	return EffectUnknown
@@ -119,20 +120,98 @@ func EffectOfScopes(scopes []Scope) Effect {
 	return e
 }
 
-// wordsOf splits a text into its words in lower case, and says whether it ends
-// in a question mark. Compatibility forms are folded and invisible characters
-// dropped, so that what reads as a word counts as it.
-func wordsOf(text string) (words []string, question bool) {
-	text = strings.Map(func(c rune) rune {
-		if unicode.Is(unicode.Cf, c) {
-			return -1
+// wording is what a text reads as.
+type wording struct {
+	words    []string // in lower case, folded
+	tight    []bool   // of each word: nothing parts it from the one before but a sign, or a line's end
+	question bool     // it ends in a question mark
+	odd      bool     // it is written so that its words cannot be told
+}
+
+// maxSpelled is how many single letters in a row are still no word spelled out.
+const maxSpelled = 3
+
+// wordsOf splits a text into its words. Compatibility forms are folded, invisible
+// characters and marks dropped, so that what reads as a word counts as it.
+func wordsOf(text string) (w wording) {
+	var word, gap strings.Builder
+	spelled, last := 0, ' '
+	end := func() {
+		if word.Len() == 0 {
+			return
 		}
-		return unicode.ToLower(c)
-	}, norm.NFKC.String(text))
-	words = strings.FieldsFunc(text, func(c rune) bool {
-		return !unicode.IsLetter(c) && !unicode.IsDigit(c) && !unicode.IsMark(c)
+		w.words = append(w.words, word.String())
+		w.tight = append(w.tight, !strings.ContainsAny(gap.String(), " \t'\u2019"))
+		if spelled++; !spells(word.String()) {
+			spelled = 0
+		}
+		w.odd = w.odd || spelled > maxSpelled || mixed(word.String())
+		word.Reset()
+		gap.Reset()
+	}
+	folded(text, func(c rune, _, _ int) {
+		if !unicode.IsSpace(c) {
+			last = c
+		}
+		if unicode.IsLetter(c) || unicode.IsDigit(c) || unicode.IsMark(c) {
+			word.WriteRune(c)
+			return
+		}
+		end()
+		gap.WriteRune(c)
 	})
-	return words, strings.HasSuffix(strings.TrimSpace(text), "?")
+	end()
+	w.question = last == '?'
+	return w
+}
+
+// spells reports a word of one letter.
+func spells(word string) bool {
+	c, n := utf8.DecodeRuneInString(word)
+	return n == len(word) && unicode.In(c, unicode.Latin, unicode.Cyrillic, unicode.Greek)
+}
+
+// change reports a change word, also one in letters of another script that look the
+// same, or one that is taken apart: can-cel, c a n c e l.
+func (w wording) change() bool {
+	words := make([]string, len(w.words))
+	for i, word := range w.words {
+		words[i] = strings.Map(lookalike, word)
+	}
+	if changeWords.in(words) {
+		return true
+	}
+	for i := range words {
+		whole := words[i]
+		for j := i + 1; j < len(words) && len(whole) < maxChangeWord; j++ {
+			if !w.tight[j] && !(spells(words[j-1]) && spells(words[j])) {
+				break
+			}
+			if whole += words[j]; changeWords.in([]string{whole}) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// maxChangeWord is the length of the longest change word.
+var maxChangeWord = func() (n int) {
+	for w := range changeWords {
+		n = max(n, len(w))
+	}
+	return n
+}()
+
+// mixed reports a word of Latin letters and of those of a script in which some look
+// like them. No language has such words.
+func mixed(word string) bool {
+	latin, other := false, false
+	for _, c := range word {
+		latin = latin || unicode.Is(unicode.Latin, c)
+		other = other || unicode.In(c, unicode.Cyrillic, unicode.Greek, unicode.Armenian, unicode.Coptic, unicode.Cherokee, unicode.Lisu)
+	}
+	return latin && other
 }
 
 // phraseSet holds phrases under their first word.

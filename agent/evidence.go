@@ -36,7 +36,11 @@ func (a *Agent) replied(ctx context.Context, op *operation, m *message, reply Re
 			Message: m.ID, Sent: m.Sent, Received: received,
 		}
 	}
-	err := a.store.Update(context.WithoutCancel(ctx), func(tx Tx) error {
+	saved := context.WithoutCancel(ctx)
+	if r != nil { // a verdict that stands for a moment is not told
+		saved = quietly(saved, KindReceipt, KindBlock, KindConversation)
+	}
+	err := a.store.Update(saved, func(tx Tx) error {
 		return a.changeInWith(tx, op, func() error {
 			m.State, m.Reason, m.Received = messageReplied, "", received
 			m.Reply, m.ReplyID = reply.Message.Text, reply.Message.MessageID
@@ -57,13 +61,19 @@ func (a *Agent) replied(ctx context.Context, op *operation, m *message, reply Re
 	if err != nil || r == nil {
 		return err
 	}
+	judged := false
+	defer func() {
+		if !judged {
+			a.tellAgain(ctx, r)
+		}
+	}()
 	op.caller.tell(Event{Kind: EventVerifying, Business: op.business.Card.Name})
 	e, keys, err := a.judge(context.WithoutCancel(ctx), r, s, a.businessKeys(op.business))
 	if err != nil { // it stays unverifiable until it is verified again
 		return fmt.Errorf("judge the receipt: %w", err)
 	}
 	s.Keys = keys
-	return a.store.Update(context.WithoutCancel(ctx), func(tx Tx) error {
+	err = a.store.Update(context.WithoutCancel(ctx), func(tx Tx) error {
 		return a.changeInWith(tx, op, func() error {
 			if err := a.recordVerdict(tx, r, s, e); err != nil {
 				return err
@@ -76,6 +86,27 @@ func (a *Agent) replied(ctx context.Context, op *operation, m *message, reply Re
 			op.result.Evidence = &EvidenceView{Receipt: r.ID, Verdict: m.Verdict, Issues: r.Issues}
 			return put(tx, m)
 		})
+	})
+	judged = err == nil
+	return err
+}
+
+// tellAgain tells those who watch what stands of a receipt that was not judged.
+func (a *Agent) tellAgain(ctx context.Context, r *receipt) {
+	_ = a.store.Update(context.WithoutCancel(ctx), func(tx Tx) error {
+		r, err := get[receipt](tx, r.Principal, r.ID)
+		if err != nil {
+			return err
+		}
+		b, err := findOne[block](tx, Query{Principal: r.Principal, Key: r.ID})
+		if err != nil {
+			return err
+		}
+		c, err := get[conversation](tx, r.Principal, r.Conversation)
+		if err != nil {
+			return err
+		}
+		return errors.Join(put(tx, r), put(tx, b), put(tx, c))
 	})
 }
 

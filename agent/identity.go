@@ -195,6 +195,7 @@ type IdentityView struct {
 	Thumbprint  string     `json:"thumbprint,omitzero"`
 	Development bool       `json:"development"`
 	Enrolled    time.Time  `json:"enrolled"`
+	By          string     `json:"by,omitzero"` // who enrolled it
 }
 
 // Enroll makes this profile's principal known to a signer, and remembers it: a
@@ -374,7 +375,7 @@ func (a *Agent) updateSettings(ctx context.Context, change func(*settings)) erro
 func (a *Agent) identityView(id *identity, subject string) IdentityView {
 	return IdentityView{
 		SignerURL: id.SignerURL, Issuer: id.Issuer, Subject: subject, Deployment: id.Deployment,
-		Mode: id.Mode, Thumbprint: id.Thumbprint, Development: a.rules().Development, Enrolled: id.Registered,
+		Mode: id.Mode, Thumbprint: id.Thumbprint, Development: a.rules().Development, Enrolled: id.Registered, By: id.By,
 	}
 }
 

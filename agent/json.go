@@ -316,14 +316,14 @@ func digest(data []byte) string {
 }
 
 // clean makes a business's text safe to show on a line of its own: no control
-// characters, nothing that turns the reading direction, at most limit
-// characters. It stays untrusted (RD-4).
+// characters, nothing that turns the reading direction or that nobody sees, at most
+// limit characters. It stays untrusted (RD-4).
 func clean(s string, limit int) string {
 	s = strings.Map(func(c rune) rune {
 		switch {
 		case unicode.IsControl(c):
 			return ' '
-		case unicode.Is(unicode.Bidi_Control, c):
+		case invisible(c):
 			return -1
 		}
 		return c

@@ -134,7 +134,8 @@ const (
 	maxRateRetries   = 3     // CV-10
 	maxStepUps       = 2     // CV-13
 	maxReceipts      = 2000  // EV-9
-	maxPending       = 20    // approvals that wait for the owner's word
+	maxPending       = 20    // approvals of tasks that wait for the owner's word, and as many of others
+	maxSignIns       = 20    // sign-ins of tasks that wait
 	maxApprovals     = 2000  // that are kept
 	maxCredential    = 4096  // SG-3
 	minCredential    = 16    // SG-3

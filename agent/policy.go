@@ -219,6 +219,7 @@ type PolicyView struct {
 	// The profile's own settings (PO-1, PO-2).
 	Enabled    bool       `json:"enabled"`
 	Preference Preference `json:"preference,omitzero"`
+	By         string     `json:"by,omitzero"` // who changed them last
 }
 
 // Policy tells what the administrator and the settings allow now. It uses no
@@ -231,7 +232,7 @@ func (a *Agent) Policy(ctx context.Context, c Caller) (PolicyView, error) {
 	if err != nil {
 		return PolicyView{}, err
 	}
-	v := PolicyView{DisabledByEnv: a.cfg.DisabledByEnv, Enabled: s.Enabled, Preference: s.Preference}
+	v := PolicyView{DisabledByEnv: a.cfg.DisabledByEnv, Enabled: s.Enabled, Preference: s.Preference, By: s.By}
 	if v.Policy, err = a.policy(); err != nil {
 		v.Policy.Enabled, v.Policy.AutoRoute = false, false
 	}

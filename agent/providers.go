@@ -22,6 +22,7 @@ type ProviderView struct {
 	Source   string `json:"source"`
 	State    string `json:"state"` // ready, not_ready or blocked (PR-3)
 	Reason   Reason `json:"reason,omitzero"`
+	By       string `json:"by,omitzero"` // who entered it
 }
 
 // Readiness of a provider (PR-3).
@@ -87,7 +88,7 @@ func (a *Agent) AddProvider(ctx context.Context, c Caller, origin, audience, lab
 		if p.ID == "" {
 			p.Head = Head{ID: newID("provider"), Principal: c.Principal, Key: o, Created: a.now()}
 		}
-		p.Audience, p.Label, p.By = audience, label, c.actor()
+		p.Audience, p.Label, p.By, p.State = audience, label, c.actor(), ""
 		return put(tx, p)
 	})
 	if err != nil {
@@ -97,7 +98,7 @@ func (a *Agent) AddProvider(ctx context.Context, c Caller, origin, audience, lab
 	if err != nil {
 		return ProviderView{}, err
 	}
-	v := ProviderView{Origin: o, Audience: audience, Label: label, Source: SourceSettings}
+	v := ProviderView{Origin: o, Audience: audience, Label: label, Source: SourceSettings, By: c.actor()}
 	v.State, v.Reason = a.readiness(o, audience, a.deployment(id) != DeploymentNone)
 	return v, nil
 }
@@ -120,7 +121,7 @@ func (a *Agent) RemoveProvider(ctx context.Context, c Caller, origin string) err
 		if err != nil || p.Audience == "" {
 			return fmt.Errorf("provider %s: %w", o, errors.Join(err, ErrNotFound))
 		}
-		p.Audience, p.Label, p.By = "", "", c.actor()
+		p.Audience, p.Label, p.By, p.State = "", "", c.actor(), providerRemoved
 		return put(tx, p)
 	})
 }
@@ -154,7 +155,7 @@ func (a *Agent) Providers(ctx context.Context, c Caller) ([]ProviderView, error)
 			continue
 		}
 		delete(registered, p.Key)
-		add(ProviderView{Origin: p.Key, Audience: p.Audience, Label: p.Label, Source: SourceSettings})
+		add(ProviderView{Origin: p.Key, Audience: p.Audience, Label: p.Label, Source: SourceSettings, By: p.By})
 	}
 	for _, origin := range sortedKeys(registered) {
 		add(ProviderView{Origin: origin, Audience: registered[origin], Source: SourceSigner})
@@ -221,7 +222,7 @@ func (a *Agent) readyProvider(ctx context.Context, who *acting, origin string) (
 	if p.blocks(origin) {
 		return "", 0, refuse(StatusBlocked, ReasonBlockedByAdmin, "the administrator blocks %s", origin)
 	}
-	err = a.store.Update(ctx, func(tx Tx) error {
+	err = a.store.Update(quietly(ctx), func(tx Tx) error { // no surface shows what changes
 		all, err := find[provider](tx, Query{Principal: who.principal})
 		if err != nil {
 			return err

@@ -73,7 +73,8 @@ type binding struct {
 }
 
 // provider is what is known of an origin: the audience that the owner entered,
-// if any, and the one last used with it (PR-1, PR-4). Head.Key is the origin.
+// if any, and the one last used with it (PR-1, PR-4). Head.Key is the origin. Once
+// the entry was removed, what is left is of no surface.
 type provider struct {
 	Head           `json:"-"`
 	Audience       string // the settings entry; empty: the signer's registration counts
@@ -83,6 +84,9 @@ type provider struct {
 	ConfigRevision int64
 	By             string // who changed the entry last
 }
+
+// providerRemoved is the state of a provider whose entry the owner removed.
+const providerRemoved = "removed"
 
 // Business states.
 const (
@@ -223,6 +227,7 @@ type conversation struct {
 	Binding   string
 	ContextID string // minted by the business (CV-5)
 	Account   string // whose account the context ran as; empty: none yet
+	Task      string // that began it, and may go on with it; empty: the owner's command line
 	Reason    string
 	Updated   time.Time
 }

@@ -169,8 +169,18 @@ var (
 
 // RedactText returns s with everything replaced that looks like a secret
 // (RD-2). A code= counts only after ? or &, or where the whole text is
-// name=value pairs (AD-11).
+// name=value pairs (AD-11). Characters that nobody sees hide none: a text in which
+// they do comes back without them.
 func RedactText(s string) string {
+	if v := Visible(s); v != s {
+		if r := redactText(v); r != v {
+			return r
+		}
+	}
+	return redactText(s)
+}
+
+func redactText(s string) string {
 	for _, re := range secretTexts {
 		s = re.ReplaceAllString(s, "${1}"+Redacted)
 	}

@@ -95,9 +95,10 @@ const (
 	ReasonUserCancelled      Reason = "cancelled_by_user"
 	ReasonPollFailed         Reason = "polling_failed"
 	ReasonInsufficient       Reason = "insufficient_permission"
-	ReasonTaskNotWaiting     Reason = "task_not_waiting"         // DA-9
-	ReasonInputPending       Reason = "input_pending"            // DA-13
-	ReasonOtherTask          Reason = "task_mismatch"            // RS-4
+	ReasonTaskNotWaiting     Reason = "task_not_waiting" // DA-9
+	ReasonInputPending       Reason = "input_pending"    // DA-13
+	ReasonOtherTask          Reason = "task_mismatch"    // RS-4; or a conversation of another task
+	ReasonTooManySignIns     Reason = "too_many_sign_ins"
 	ReasonOtherNetwork       Reason = "network_profile_mismatch" // RS-5
 
 	// Grants (GR-11).

@@ -28,8 +28,8 @@ var plainDashes = strings.NewReplacer("\u2010", "-", "\u2011", "-", "\u2012", "-
 // (AD-10), and in a word what. Parcel and booking numbers pass: a run of 13 to
 // 19 digits is a card number only if its Luhn digit is right (AD-11).
 func Sensitive(text string) (reason string, found bool) {
-	folded := plainDashes.Replace(norm.NFKC.String(text))
-	for _, t := range []string{text, folded} {
+	plain := plainDashes.Replace(norm.NFKC.String(text))
+	for _, t := range []string{text, plain, Visible(plain), unmarked(plain)} {
 		for _, s := range sensitiveTexts {
 			if s.re.MatchString(t) {
 				return s.reason, true

@@ -57,6 +57,10 @@ func TestSensitive(t *testing.T) {
 		"4242424242424242":                      true,
 		"4242-4242-4242-4242":                   true,
 		"4242–4242–4242–4242":                   true,
+		"4242\u200b4242\ufe0f4242\u034f4242":    true,
+		"4\u03322424242\u033242424242":          true,
+		"pass\u2060word: x":                     true,
+		"Bear\u200ber " + n("a", 30):            true,
 		"４２４２ ４２４２ ４２４２ ４２４２": true,
 		"4242424242424241":                         false,
 		"4242  4242  4242  4242":                   false, // two spaces: four runs

@@ -212,6 +212,25 @@ func (a *Agent) noInput(tx Tx, op *operation) error {
 	return a.pendingInput(tx, op)
 }
 
+// roomForSignIn bounds how many sign-ins all tasks of a principal begin: who makes up
+// task after task wears neither the owner out nor the business.
+func (a *Agent) roomForSignIn(tx Tx, op *operation) error {
+	if op.caller.Task == nil {
+		return nil
+	}
+	under, err := find[authorization](tx, Query{Principal: op.caller.Principal, States: []string{authorizationStarting, authorizationPending}})
+	n := 0
+	for _, z := range under {
+		if z.Task != "" && (z.State == authorizationStarting && a.held(&z.Head) || z.State == authorizationPending && a.now().Before(z.Deadline)) {
+			n++
+		}
+	}
+	if err == nil && n >= maxSignIns {
+		err = refuse(StatusBlocked, ReasonTooManySignIns, "%d sign-ins of tasks wait for the owner already: let them finish or cancel those first", n)
+	}
+	return err
+}
+
 var errAsking = refuse(StatusNeedsUserAction, ReasonInputPending, "the task asks its owner something already")
 
 // inputKey names the caller's task among those that ask something.

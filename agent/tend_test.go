@@ -179,8 +179,11 @@ func TestTendAsksAnew(t *testing.T) {
 		"same owner": {func(_ *testing.T, w *world) {
 			w.edit(`UPDATE authorizations SET principal = 'bob'; UPDATE businesses SET principal = 'bob'`)
 		}, true, "", ""},
-		"task waits":      {nil, false, "cancelled", agent.ReasonTaskNotWaiting},
-		"business":        {func(t *testing.T, w *world) { unsupported(t, w) }, true, "failed", agent.ReasonCardChanged},
+		"task waits": {nil, false, "cancelled", agent.ReasonTaskNotWaiting},
+		"business":   {func(t *testing.T, w *world) { unsupported(t, w) }, true, "failed", agent.ReasonCardChanged},
+		"card": {func(_ *testing.T, w *world) { // DI-6
+			w.edit(`UPDATE businesses SET data = CAST(json_set(data, '$.CardRevision', 7) AS BLOB)`)
+		}, true, "failed", agent.ReasonCardChanged},
 		"subject":         {func(_ *testing.T, w *world) { w.signer.set(func(s *signerStandIn) { s.subject = "other" }) }, true, "failed", agent.ReasonSubjectChanged},
 		"signer disabled": {func(_ *testing.T, w *world) { w.signer.set(func(s *signerStandIn) { s.disabled = true }) }, true, "failed", agent.ReasonSignerDisabled},
 		"provider":        {func(_ *testing.T, w *world) { w.signer.set(func(s *signerStandIn) { clear(s.audiences) }) }, true, "failed", agent.ReasonNoAudience},
@@ -222,7 +225,7 @@ func TestTendAsksAnew(t *testing.T) {
 					t.Errorf("%d codes are kept", codes)
 				}
 				// One that cannot go on for what is on disk ends as the program starts.
-				atOpen := c.reason == agent.ReasonConsentExpired || name == "business"
+				atOpen := c.reason == agent.ReasonConsentExpired || name == "business" || name == "card"
 				if n := len(told.of("authorizations", id, c.state)); n != 1 && !atOpen {
 					t.Errorf("told %+v", told.all())
 				}

@@ -14,7 +14,7 @@ import (
 type Change struct {
 	Time         time.Time `json:"time"`
 	Kind         Kind      `json:"kind"`
-	ID           string    `json:"id"`
+	ID           string    `json:"id"` // a provider's is its origin
 	Business     string    `json:"business,omitzero"`
 	Conversation string    `json:"conversation,omitzero"`
 	State        string    `json:"state,omitzero"`
@@ -89,10 +89,14 @@ func (c change) of(kind Kind, principal, id string) bool {
 }
 
 func (c change) public() Change {
-	return Change{
+	p := Change{
 		Time: c.time, Kind: c.kind, ID: c.ID, Business: c.Business, Conversation: c.Conversation, State: c.State,
 		Actor: c.actor, Deleted: c.deleted,
 	}
+	if c.kind == KindProvider { // by what it is shown and removed
+		p.ID, p.State, p.Deleted = c.Key, "", c.deleted || c.State == providerRemoved
+	}
+	return p
 }
 
 // changes tells what was changed by the updates of one Agent, after they were
@@ -139,9 +143,9 @@ func (c *changes) poke(match func(change) bool) (poked <-chan struct{}, stop fun
 func (c *changes) publish(ctx context.Context, all []change) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	now, actor, quiet := c.now(), actorOf(ctx), isQuiet(ctx)
+	now, actor := c.now(), actorOf(ctx)
 	for _, ch := range all {
-		ch.time, ch.actor, ch.quiet = now, actor, ch.quiet || quiet
+		ch.time, ch.actor, ch.quiet = now, actor, ch.quiet || isQuiet(ctx, ch.kind)
 		for f := range c.told {
 			(*f)(ch)
 		}
@@ -228,11 +232,15 @@ type quietKey struct{}
 
 // quietly says that an update is bookkeeping: it renews a lease or notes when to
 // poll next. Those who watch are not told.
-func quietly(ctx context.Context) context.Context {
-	return context.WithValue(ctx, quietKey{}, true)
+// Of some kinds, it is so only of the records of those.
+func quietly(ctx context.Context, kinds ...Kind) context.Context {
+	return context.WithValue(ctx, quietKey{}, kinds)
 }
 
-func isQuiet(ctx context.Context) bool { return ctx.Value(quietKey{}) != nil }
+func isQuiet(ctx context.Context, kind Kind) bool {
+	kinds, quiet := ctx.Value(quietKey{}).([]Kind)
+	return quiet && (len(kinds) == 0 || slices.Contains(kinds, kind))
+}
 
 // follow looks at a record now and whenever it may have changed, until look is done
 // or fails: after each change that this Agent makes, at once, and every RefreshCheck

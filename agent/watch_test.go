@@ -121,6 +121,11 @@ func TestWatch(t *testing.T) {
 		if len(told.of(agent.KindReceipt, r.Evidence.Receipt, "verified")) == 0 {
 			t.Error("no receipt is told of")
 		}
+		for _, ch := range told.all() { // only the verdict that stands is told
+			if ch.State == "unverifiable" || ch.State == "evidence_invalid" || ch.Kind == agent.KindBlock && ch.State == "open" || ch.Kind == agent.KindProvider {
+				t.Errorf("told of %+v", ch)
+			}
+		}
 		cancel()
 		if err := <-ended; !errors.Is(err, context.Canceled) {
 			t.Error(err)
@@ -152,7 +157,7 @@ func TestWatchIsOnesOwn(t *testing.T) {
 		if n := len(bobs.of(agent.KindMessage, "", "")) + len(bobs.of(agent.KindConversation, "", "")) + len(bobs.of(agent.KindBusiness, "", "")); n != 0 {
 			t.Errorf("bob is told of %+v", bobs.all())
 		}
-		if p := bobs.of(agent.KindProvider, "", ""); len(p) != 2 || p[0].Deleted || p[1].Deleted || p[0].ID != p[1].ID || p[0].Actor != bob.Actor || p[1].Actor != bob.Actor {
+		if p := bobs.of(agent.KindProvider, "", ""); len(p) != 2 || p[0].Deleted || !p[1].Deleted || p[0].ID != "https://other.example.com" || p[1].ID != p[0].ID || p[1].State != "" || p[0].Actor != bob.Actor || p[1].Actor != bob.Actor {
 			t.Errorf("%+v", p)
 		}
 		for _, p := range alices.of(agent.KindProvider, "", "") {

@@ -3,22 +3,60 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
+	"html"
+	"net/url"
 	"slices"
 	"strings"
+	"unicode"
 )
 
 // minWithheld is the length from which a sign-in's code is looked for in what a
 // business says: a shorter one would be found in any text.
 const minWithheld = 4
 
+// Withholder returns what takes the links and codes of the principal's sign-ins that
+// wait now out of a text, however they are written: in other case, with separators
+// or invisible characters between their letters. A text without any is returned as
+// it is. What a business says of itself or in a reply passes through it before a
+// task, or a token that may not sign in, is told (DA-15). If there is an error, they
+// must be told nothing.
+func (a *Agent) Withholder(ctx context.Context, c Caller) (func(text string) string, error) {
+	if err := c.check(); err != nil {
+		return nil, err
+	}
+	return a.withholder(ctx, c.Principal)
+}
+
+func (a *Agent) withholder(ctx context.Context, principal string) (func(text string) string, error) {
+	var w withheld
+	err := a.store.View(ctx, func(tx Tx) (err error) {
+		w, err = a.signInSecrets(tx, principal)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the sign-ins that wait: %w", err)
+	}
+	return w.hide, nil
+}
+
 // withhold takes the links and codes of the principal's pending sign-ins out of what
-// a business answers, before anything keeps or shows it. The business knows them,
-// and a model that reads its words must not (DA-15).
+// a business answers, before anything keeps or shows it, and the characters that
+// nobody sees. The business knows them, and a model that reads its words must not
+// (DA-15).
 func (a *Agent) withhold(reply *Reply, principal string) {
-	hide := a.withheld(principal)
+	hide, err := a.withholder(context.Background(), principal)
+	if err != nil {
+		hide = func(text string) string {
+			if text != "" {
+				return Redacted
+			}
+			return ""
+		}
+	}
 	m, s := &reply.Message, &reply.StepUp
 	for _, text := range []*string{&m.Text, &m.MessageID, &s.Text, &s.TaskID, &reply.ErrorText, &reply.ErrorReason} {
-		*text = hide(*text)
+		*text = Visible(hide(*text))
 	}
 	s.MissingScopes = slices.Clone(s.MissingScopes)
 	for i := range s.MissingScopes {
@@ -33,66 +71,172 @@ func (a *Agent) withhold(reply *Reply, principal string) {
 
 // withholdClaims does the same to what is shown of a receipt.
 func (a *Agent) withholdClaims(tx Tx, principal string, s *receiptSecret) error {
-	secrets, err := a.signInSecrets(tx, principal)
+	w, err := a.signInSecrets(tx, principal)
 	if err != nil {
 		return err
 	}
-	s.Actions, s.ScopesUsed, s.Problems = slices.Clone(s.Actions), slices.Clone(s.ScopesUsed), slices.Clone(s.Problems)
-	for i := range s.Actions {
-		s.Actions[i] = Action{hideAll(secrets, s.Actions[i].Tool), hideAll(secrets, s.Actions[i].ArgsHash)}
-	}
-	for i := range s.ScopesUsed {
-		s.ScopesUsed[i] = hideAll(secrets, s.ScopesUsed[i])
-	}
-	for i := range s.Problems {
-		s.Problems[i].Detail = hideAll(secrets, s.Problems[i].Detail)
-	}
+	s.rewrite(func(text string) string { return Visible(w.hide(text)) })
 	return nil
 }
 
-func hideAll(secrets []string, text string) string {
-	for _, s := range secrets {
-		text = strings.ReplaceAll(text, s, Redacted)
+// rewrite changes all that a business says in a receipt.
+func (s *receiptSecret) rewrite(hide func(text string) string) {
+	s.Actions, s.ScopesUsed, s.Problems = slices.Clone(s.Actions), slices.Clone(s.ScopesUsed), slices.Clone(s.Problems)
+	for i := range s.Actions {
+		s.Actions[i] = Action{hide(s.Actions[i].Tool), hide(s.Actions[i].ArgsHash)}
 	}
-	return text
-}
-
-// withheld returns what replaces each of those links and codes in a text. If they
-// cannot be read, it replaces every text.
-func (a *Agent) withheld(principal string) func(string) string {
-	var secrets []string
-	err := a.store.View(context.Background(), func(tx Tx) (err error) {
-		secrets, err = a.signInSecrets(tx, principal)
-		return err
-	})
-	return func(text string) string {
-		if err != nil && text != "" {
-			return Redacted
-		}
-		return hideAll(secrets, text)
+	for i := range s.ScopesUsed {
+		s.ScopesUsed[i] = hide(s.ScopesUsed[i])
+	}
+	for i := range s.Problems {
+		s.Problems[i].Detail = hide(s.Problems[i].Detail)
 	}
 }
 
-// signInSecrets are the links and codes of a principal's pending sign-ins, the
-// longest first.
-func (a *Agent) signInSecrets(tx Tx, principal string) (secrets []string, err error) {
+// signInSecrets are the links and codes of a principal's pending sign-ins.
+func (a *Agent) signInSecrets(tx Tx, principal string) (w withheld, err error) {
 	pending, err := find[authorization](tx, Query{Principal: principal, States: []string{authorizationPending}})
 	if err != nil {
-		return nil, err
+		return withheld{}, err
 	}
 	for _, z := range pending {
 		var s authorizationSecret
 		if err := a.box.get(tx, z.ID, authorizationPurpose(z), &s); errors.Is(err, errSecretLost) {
 			continue
 		} else if err != nil {
-			return nil, err
+			return withheld{}, err
 		}
-		for _, secret := range []string{s.VerificationURIComplete, s.VerificationURI, s.DeviceCode, s.UserCode} {
-			if len(secret) >= minWithheld {
-				secrets = append(secrets, secret)
-			}
+		w.link(s.VerificationURIComplete)
+		w.link(s.VerificationURI)
+		w.code(s.DeviceCode)
+		w.code(s.UserCode)
+	}
+	return w, nil
+}
+
+// withheld is what is taken out of texts. Of a code its letters and digits count, of
+// a link all that is no space.
+type withheld struct{ links, codes, short [][]rune }
+
+// link adds a link, with or without its scheme. A bare origin is none: where a
+// business is, is no secret.
+func (w *withheld) link(raw string) {
+	u, err := url.Parse(raw)
+	if len(raw) < minWithheld || err == nil && strings.Trim(u.Path, "/") == "" && u.RawQuery == "" && u.Fragment == "" {
+		return
+	}
+	_, bare, _ := strings.Cut(raw, "://")
+	for _, form := range []string{raw, bare, unescaped(raw), unescaped(bare)} {
+		if l := project(form, inLink).chars; len(l) >= minWithheld {
+			w.links = append(w.links, l)
 		}
 	}
-	slices.SortFunc(secrets, func(x, y string) int { return len(y) - len(x) })
-	return slices.Compact(secrets), nil
+}
+
+func (w *withheld) code(raw string) {
+	switch c := project(raw, inCode).chars; {
+	case len(c) >= 6:
+		w.codes = append(w.codes, c)
+	case len(c) >= minWithheld: // "12.34" is no 1234
+		w.short = append(w.short, c)
+	default: // hardly a letter in it
+		if c := project(raw, inLink).chars; len(c) >= minWithheld {
+			w.links = append(w.links, c)
+		}
+	}
+}
+
+func inLink(c rune) bool      { return !unicode.IsSpace(c) && c != '\\' }
+func inCode(c rune) bool      { return unicode.IsLetter(c) || unicode.IsDigit(c) }
+func inShortCode(c rune) bool { return inLink(c) && !unicode.Is(unicode.Pd, c) && c != '_' }
+
+// hide replaces each link and code in a text. Where one shows only once the text's
+// escapes are read, the whole text goes.
+func (w withheld) hide(text string) string {
+	if len(w.links)+len(w.codes)+len(w.short) == 0 || text == "" {
+		return text
+	}
+	found := w.in(text)
+	if len(found) == 0 {
+		if plain := unescaped(text); plain != text && len(w.in(plain)) > 0 {
+			return Redacted
+		}
+		return text
+	}
+	var out strings.Builder
+	at := 0
+	for _, f := range found {
+		if f[0] >= at {
+			out.WriteString(text[at:f[0]])
+			out.WriteString(Redacted)
+		}
+		at = max(at, f[1])
+	}
+	out.WriteString(text[at:])
+	return out.String()
+}
+
+// in is where in a text any of them stands, in order.
+func (w withheld) in(text string) (found [][2]int) {
+	for _, l := range []struct {
+		counts func(rune) bool
+		all    [][]rune
+	}{{inLink, w.links}, {inCode, w.codes}, {inShortCode, w.short}} {
+		if len(l.all) == 0 {
+			continue
+		}
+		p := project(text, l.counts)
+		for _, secret := range l.all {
+			found = append(found, p.find(secret)...)
+		}
+	}
+	slices.SortFunc(found, func(x, y [2]int) int { return x[0] - y[0] })
+	return found
+}
+
+// unescaped reads the escapes of URLs and of HTML in a text, one in another too.
+func unescaped(text string) string {
+	for range 3 {
+		plain := html.UnescapeString(text)
+		var out strings.Builder
+		for i := 0; i < len(plain); i++ {
+			if i+2 < len(plain) && plain[i] == '%' {
+				if c, err := url.PathUnescape(plain[i : i+3]); err == nil {
+					out.WriteString(c)
+					i += 2
+					continue
+				}
+			}
+			out.WriteByte(plain[i])
+		}
+		if out.String() == text {
+			break
+		}
+		text = out.String()
+	}
+	return text
+}
+
+// projection is what counts of a text, folded, and where in it each character stands.
+type projection struct {
+	chars    []rune
+	from, to []int
+}
+
+func project(text string, counts func(rune) bool) (p projection) {
+	folded(text, func(c rune, from, to int) {
+		if counts(c) {
+			p.chars, p.from, p.to = append(p.chars, lookalike(c)), append(p.from, from), append(p.to, to)
+		}
+	})
+	return p
+}
+
+func (p projection) find(secret []rune) (found [][2]int) {
+	for i := 0; i+len(secret) <= len(p.chars); i++ {
+		if slices.Equal(p.chars[i:i+len(secret)], secret) {
+			found = append(found, [2]int{p.from[i], p.to[i+len(secret)-1]})
+		}
+	}
+	return found
 }

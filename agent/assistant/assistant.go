@@ -31,7 +31,8 @@ import (
 )
 
 // Agent is what an assistant needs of a personal agent; *agent.Agent is one, and so
-// is the client of a running one.
+// is the client of a running one. One that has the method Withholder of *agent.Agent is
+// asked by it, before each answer, what must not be in that.
 type Agent interface {
 	Approval(context.Context, agent.Caller, string) (agent.ApprovalView, error)
 	Approvals(ctx context.Context, c agent.Caller, all bool) ([]agent.ApprovalView, error)
@@ -107,7 +108,7 @@ func New(cfg Config) (*Server, error) {
 	})
 	s.addTools()
 	s.addResources()
-	s.mcp.AddReceivingMiddleware(filter, s.bound, handshake, s.listing) // the first sees a result last
+	s.mcp.AddReceivingMiddleware(s.filter, s.bound, handshake, s.listing) // the first sees a result last
 	return s, nil
 }
 

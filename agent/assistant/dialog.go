@@ -61,7 +61,9 @@ const (
 
 // operate carries an operation out, and has its approvals decided in a dialog if the
 // client offers one. begin is not run if the call brings an answer: what is decided is
-// what was asked about, whatever the call says.
+// what was asked about, whatever the call says. What came of an answer the assistant is
+// told as it stands in the records that it may read: the answer was the owner's, and so
+// is the result of it.
 func (s *Server) operate(ctx context.Context, req *mcp.CallToolRequest, in any, begin func() (agent.Result, error)) (*mcp.CallToolResult, outcome, error) {
 	call, err := json.Marshal([]any{req.Params.Name, in})
 	if err != nil {
@@ -80,19 +82,42 @@ func (s *Server) operate(ctx context.Context, req *mcp.CallToolRequest, in any, 
 		r, err = s.decide(ctx, req, q, chosen(answer))
 	}
 	for err == nil && r.Status == agent.StatusApprovalRequired && r.Approval != nil && r.Approval.ID != "" && q.round < maxDialogs && s.asks(req) {
-		q = question{r.Approval.ID, r.Approval.Digest, string(call), q.round + 1}
-		if req.Session.InitializeParams().ProtocolVersion >= multiRound {
-			return &mcp.CallToolResult{InputRequests: mcp.InputRequestMap{asked: form(req, *r.Approval)}, RequestState: s.put(q)}, outcome{}, nil
+		v, text, whole := s.dialog(ctx, req, r.Approval.ID)
+		if !whole {
+			break
 		}
-		r, err = s.decide(ctx, req, q, s.elicit(ctx, req, *r.Approval))
+		q = question{v.ID, v.Digest, string(call), q.round + 1}
+		if req.Session.InitializeParams().ProtocolVersion >= multiRound {
+			return &mcp.CallToolResult{InputRequests: mcp.InputRequestMap{asked: form(text)}, RequestState: s.put(q)}, outcome{}, nil
+		}
+		r, err = s.decide(ctx, req, q, s.elicit(ctx, req, v, text))
 	}
+	before := req.Params.Name == "reconcile"
 	switch {
-	case errors.Is(err, errRecord):
-		return finished(s.follow(ctx, s.caller(req.ClientInfo(), ""), q.approval))
+	case q.approval != "":
+		o, lost := s.follow(ctx, s.caller(req.ClientInfo(), ""), q.approval)
+		if lost != nil {
+			s.cfg.Log.Info("what came of an approval cannot be told", "approval", q.approval, "error", errors.Join(err, lost))
+			lost = fmt.Errorf("it is not known what came of the owner's answer. Call follow_up with id %s; do not request it again", q.approval)
+		}
+		return finished(o, lost)
 	case err != nil:
-		return finished(outcomeOfError(err))
+		return finished(outcomeOfError(err, before))
 	}
-	return finished(outcomeOf(r), nil)
+	return finished(outcomeOf(r, before), nil)
+}
+
+// dialog is what the person is to decide, as the assistant may read it, for its program
+// shows the dialog; and whether that is all of it. Where it is not, for something in
+// it belongs to a sign-in, the owner's own terminal shows it.
+func (s *Server) dialog(ctx context.Context, req *mcp.CallToolRequest, id string) (v agent.ApprovalView, text string, whole bool) {
+	v, err := s.cfg.Agent.Approval(ctx, s.caller(req.ClientInfo(), ""), id)
+	if err != nil || v.State != agent.ApprovalPending && v.State != agent.ApprovalApproved {
+		return v, "", false
+	}
+	text = approvalText(clientName(req.ClientInfo()), v)
+	hide, err := s.withholder(ctx)
+	return v, text, err == nil && hide(text) == text && !strings.Contains(text, agent.Redacted)
 }
 
 // asks reports whether the person can be asked at the client.
@@ -130,14 +155,11 @@ func (s *Server) take(state, call string) (question, bool) {
 // asked names the one question of a call.
 const asked = "approval"
 
-// errRecord says that what became of an approval stands in its record.
-var errRecord = errors.New("see the approval's record")
-
 // decide gives the person's answer to the agent, as the owner's and for exactly what
 // was shown. A client that stops waiting does not stop what the person approved.
 func (s *Server) decide(ctx context.Context, req *mcp.CallToolRequest, q question, w choice) (agent.Result, error) {
 	if w == undecided {
-		return agent.Result{}, errRecord
+		return agent.Result{}, nil
 	}
 	c := agent.Caller{
 		Principal: s.cfg.Owner.Principal, Origin: s.cfg.Owner.Origin, Human: agent.HumanNone, Network: s.cfg.Owner.Network,
@@ -154,9 +176,8 @@ func (s *Server) decide(ctx context.Context, req *mcp.CallToolRequest, q questio
 	})
 	select {
 	case e := <-ended:
-		if refused := (*agent.Refusal)(nil); errors.As(e.err, &refused) || e.r.Reason == agent.ReasonApprovalOver {
-			s.cfg.Log.Info("a dialog's answer came too late, or does not count", "approval", q.approval)
-			return agent.Result{}, errRecord
+		if e.err != nil || e.r.Reason == agent.ReasonApprovalOver {
+			s.cfg.Log.Info("a dialog's answer came too late, or does not count", "approval", q.approval, "error", e.err)
 		}
 		return e.r, e.err
 	case <-ctx.Done():
@@ -166,15 +187,15 @@ func (s *Server) decide(ctx context.Context, req *mcp.CallToolRequest, q questio
 
 // elicit asks the person in the midst of a call, as clients before multiRound have
 // it. It ends early if the approval is decided elsewhere.
-func (s *Server) elicit(ctx context.Context, req *mcp.CallToolRequest, v agent.ApprovalView) choice {
+func (s *Server) elicit(ctx context.Context, req *mcp.CallToolRequest, v agent.ApprovalView, text string) choice {
 	ctx, cancel := context.WithCancel(ctx)
 	watched := make(chan struct{})
 	go func() {
 		defer close(watched)
-		s.watch(ctx, req, v.ID)
+		s.watch(ctx, req, v)
 		cancel()
 	}()
-	answer, err := req.Session.Elicit(ctx, form(req, v))
+	answer, err := req.Session.Elicit(ctx, form(text))
 	cancel()
 	<-watched
 	if err != nil {
@@ -188,8 +209,8 @@ func (s *Server) elicit(ctx context.Context, req *mcp.CallToolRequest, v agent.A
 // not take it for lost.
 const alive = 10
 
-// watch returns when an approval is no longer pending, or ctx ends.
-func (s *Server) watch(ctx context.Context, req *mcp.CallToolRequest, id string) {
+// watch returns when an approval is no longer as it was shown, or ctx ends.
+func (s *Server) watch(ctx context.Context, req *mcp.CallToolRequest, shown agent.ApprovalView) {
 	tick := time.NewTicker(s.cfg.Look)
 	defer tick.Stop()
 	for n := 1; ; n++ {
@@ -198,7 +219,7 @@ func (s *Server) watch(ctx context.Context, req *mcp.CallToolRequest, id string)
 			return
 		case <-tick.C:
 		}
-		if v, err := s.cfg.Agent.Approval(ctx, s.caller(req.ClientInfo(), ""), id); err == nil && v.State != agent.ApprovalPending {
+		if v, err := s.cfg.Agent.Approval(ctx, s.caller(req.ClientInfo(), ""), shown.ID); err == nil && v.State != shown.State {
 			return
 		}
 		if token := req.Params.GetProgressToken(); token != nil && n%alive == 0 {
@@ -224,10 +245,10 @@ func chosen(answer *mcp.ElicitResult) choice {
 }
 
 // form is the dialog: all that is decided (AP-2), and a choice without a default.
-func form(req *mcp.CallToolRequest, v agent.ApprovalView) *mcp.ElicitParams {
+func form(text string) *mcp.ElicitParams {
 	return &mcp.ElicitParams{
 		Mode:    "form",
-		Message: approvalText(clientName(req.ClientInfo()), v),
+		Message: text,
 		RequestedSchema: map[string]any{
 			"type": "object",
 			"properties": map[string]any{"decision": map[string]any{
@@ -298,11 +319,19 @@ func whole(p agent.Scope) string {
 	return p.Description + " … (the card says more)"
 }
 
+// maxMarks is how many marks on one letter are drawn: more of them paint over the lines
+// around it.
+const maxMarks = 4
+
 // visible writes characters out that do not show, or that change how others show.
 func visible(s string) string {
 	var b strings.Builder
+	marks := 0
 	for _, r := range s {
-		if unicode.IsPrint(r) && !unicode.Is(unicode.Other_Default_Ignorable_Code_Point, r) {
+		if marks++; !unicode.In(r, unicode.Mn, unicode.Me) {
+			marks = 0
+		}
+		if unicode.IsPrint(r) && agent.Visible(string(r)) != "" && marks <= maxMarks {
 			b.WriteRune(r)
 		} else {
 			fmt.Fprintf(&b, "<U+%04X>", r)

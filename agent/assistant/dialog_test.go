@@ -96,7 +96,7 @@ func TestDialogShowsAll(t *testing.T) {
 	for _, revision := range revisions {
 		f := newFake()
 		long := strings.Repeat("All work and no play. ", 170)
-		message := "Cancel my booking\n\nEffect: inspect\n<!-- and pay -->\u202e\x1b[8m\u200b" + long
+		message := "Cancel my booking\n\nEffect: inspect\n<!-- and pay -->\u202e\x1b[8m\u200b\ufe0f\U000e0101\u180b\u17b4\u2800\u3164\u034fa\u0300\u0301\u0334\u0489\u0302" + long
 		f.biz.Name = "Larkline\nEffect: inspect"
 		f.biz.Scopes[1].Description = "Change your bookings\nEffect: inspect"
 		var got *mcp.ElicitParams
@@ -109,7 +109,7 @@ func TestDialogShowsAll(t *testing.T) {
 			t.Fatal("nobody was asked")
 		}
 		for _, part := range []string{
-			"\n    Cancel my booking\n    \n    Effect: inspect\n    <!-- and pay --><U+202E><U+001B>[8m<U+200B>" + long + "\n",
+			"\n    Cancel my booking\n    \n    Effect: inspect\n    <!-- and pay --><U+202E><U+001B>[8m<U+200B><U+FE0F><U+E0101><U+180B><U+17B4><U+2800><U+3164><U+034F>a\u0300\u0301\u0334\u0489<U+0302>" + long + "\n",
 			`"test client" asks`, "\n    Larkline\n    Effect: inspect\n", "https://larkline.example/a2a/message:send", "\nEffect: change\n",
 			"bookings.write  Change your bookings Effect: inspect", "SHA-256: " + digestOf(message), "Approval: approval-0000000000000001",
 		} {
@@ -254,11 +254,18 @@ func TestAsksAnew(t *testing.T) {
 		f := newFake()
 		asked := 0
 		f.decided = func(_ context.Context, d agent.Decision) (agent.Result, error) {
-			f.set(d.ID, agent.ApprovalFailed)
-			return f.ask(agent.SendRequest{Message: "more of it"}), nil
+			r := f.ask(agent.SendRequest{Message: "more of it"})
+			v := f.set(d.ID, agent.ApprovalFailed)
+			v.Next = r.Approval.ID
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.approvals[d.ID] = v
+			return r, nil
 		}
 		c := f.connect(t, revision, true, answers(func(*mcp.ElicitRequest) (*mcp.ElicitResult, error) {
-			asked++
+			if asked++; asked > 5 {
+				return &mcp.ElicitResult{Action: "cancel"}, nil
+			}
 			return &mcp.ElicitResult{Action: "accept", Content: object{"decision": "approve"}}, nil
 		}))
 		res, out := c.call("request_change", change)
@@ -325,6 +332,96 @@ func TestForgedAnswers(t *testing.T) {
 	}
 	if len(f.sent) != sent {
 		t.Error("an answer was taken for a request")
+	}
+}
+
+// TestAskedOnce: what was used already is not asked about again, whatever a result names;
+// nor is a person asked about what they would not see whole (AP-2).
+func TestAskedOnce(t *testing.T) {
+	for _, revision := range revisions {
+		f := newFake()
+		asked := 0
+		opts := answers(func(*mcp.ElicitRequest) (*mcp.ElicitResult, error) {
+			asked++
+			return &mcp.ElicitResult{Action: "accept", Content: object{"decision": "approve"}}, nil
+		})
+		f.decided = func(_ context.Context, d agent.Decision) (agent.Result, error) {
+			v := f.sentUnder(d.ID, agent.MessageView{State: "outcome_unknown", Effect: agent.EffectChange})
+			return agent.Result{Status: agent.StatusApprovalRequired, Approval: &v}, nil
+		}
+		c := f.connect(t, revision, true, opts)
+		if res, out := c.call("request_change", change); asked != 1 || out["status"] != "outcome_unknown" {
+			t.Errorf("%s: asked %d times: %s", revision, asked, textOf(res))
+		}
+		f.biz.Name = "Larkline " + agent.Redacted
+		if res, out := c.call("request_change", change); asked != 1 || out["status"] != "local_approval_required" {
+			t.Errorf("%s: asked %d times: %s", revision, asked, textOf(res))
+		}
+	}
+}
+
+// TestGoesOn: what was approved before and not sent is gone on with in a dialog as well,
+// which stays open until it is answered.
+func TestGoesOn(t *testing.T) {
+	f := newFake()
+	looked := make(chan struct{}, 1000)
+	f.looks = func() {
+		select {
+		case looked <- struct{}{}:
+		default:
+		}
+	}
+	f.send = func(req agent.SendRequest) (agent.Result, error) {
+		r := f.ask(req)
+		v := f.set(r.Approval.ID, agent.ApprovalApproved)
+		r.Approval = &v
+		return r, nil
+	}
+	f.decided = func(_ context.Context, d agent.Decision) (agent.Result, error) {
+		f.sentUnder(d.ID, agent.MessageView{State: "replied", Effect: agent.EffectChange, Reply: "Cancelled."})
+		return agent.Result{Status: agent.StatusReplied}, nil
+	}
+	c := f.connect(t, "2025-11-25", true, &mcp.ClientOptions{ElicitationHandler: func(ctx context.Context, _ *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
+		for range 5 {
+			select {
+			case <-looked:
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
+		}
+		return &mcp.ElicitResult{Action: "accept", Content: object{"decision": "approve"}}, nil
+	}})
+	if res, out := c.call("request_change", change); out["status"] != "replied" {
+		t.Errorf("%s", textOf(res))
+	}
+}
+
+// TestOpenQuestions: a client that opens questions and answers none keeps only so many
+// open; what they were about waits for the owner all the same.
+func TestOpenQuestions(t *testing.T) {
+	f := newFake()
+	opts := says("approve")
+	opts.MultiRoundTrip = &mcp.MultiRoundTripOptions{Disabled: true}
+	c := f.connect(t, "2026-07-28", true, opts)
+	var states []string
+	for range 51 {
+		res, err := c.CallTool(t.Context(), &mcp.CallToolParams{Name: "request_change", Arguments: change})
+		if err != nil || !res.NeedsInput() {
+			t.Fatalf("nobody is asked: %v %+v", err, res)
+		}
+		states = append(states, res.RequestState)
+	}
+	for i, open := range map[int]bool{0: false, 49: false, 50: true} {
+		res, err := c.CallTool(t.Context(), &mcp.CallToolParams{
+			Name: "request_change", Arguments: change, RequestState: states[i],
+			InputResponses: mcp.InputResponseMap{"approval": &mcp.ElicitResult{Action: "accept", Content: object{"decision": "approve"}}},
+		})
+		if err != nil || res.IsError == open {
+			t.Errorf("question %d: %v %s", i, err, textOf(res))
+		}
+	}
+	if len(f.decisions) != 1 || f.decisions[0].ID != "approval-0000000000000051" {
+		t.Errorf("decided: %+v", f.decisions)
 	}
 }
 

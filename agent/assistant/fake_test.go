@@ -1,9 +1,12 @@
 package assistant_test
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -38,6 +41,29 @@ type fake struct {
 
 	send    func(agent.SendRequest) (agent.Result, error)
 	decided func(context.Context, agent.Decision) (agent.Result, error)
+
+	reconciled func() (agent.Result, error)
+	broken     error  // of the receipts
+	looks      func() // is told of each look at an approval
+}
+
+// withholding is a fake that knows what must not be told.
+type withholding struct {
+	*fake
+	secrets []string
+	fails   error
+}
+
+func (w *withholding) Withholder(_ context.Context, c agent.Caller) (func(string) string, error) {
+	if c.Principal != "owner" {
+		return nil, fmt.Errorf("secrets of %q", c.Principal)
+	}
+	return func(text string) string {
+		for _, s := range w.secrets {
+			text = strings.ReplaceAll(text, s, agent.Redacted)
+		}
+		return text
+	}, w.fails
 }
 
 func newFake() *fake {
@@ -77,6 +103,18 @@ func (f *fake) set(id, state string) agent.ApprovalView {
 	return v
 }
 
+// sentUnder is an approval under which a message went out.
+func (f *fake) sentUnder(id string, m agent.MessageView) agent.ApprovalView {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	v := f.approvals[id]
+	m.ID = "message of " + id
+	f.talk.Messages = append(f.talk.Messages, m)
+	v.State, v.SentMessage, v.Conversation = agent.ApprovalSent, m.ID, convID
+	f.approvals[id] = v
+	return v
+}
+
 func (f *fake) Discover(_ context.Context, _ agent.Caller, req agent.DiscoverRequest) (agent.BusinessView, error) {
 	if req.Domain != f.biz.Domain && req.Domain != bizID && req.CardURL != f.biz.CardURL {
 		return agent.BusinessView{}, &agent.Refusal{Status: agent.StatusFailed, Reason: agent.ReasonNotFound, Detail: "there is no card"}
@@ -102,6 +140,9 @@ func (f *fake) Reconcile(_ context.Context, c agent.Caller, req agent.ReconcileR
 	f.mu.Lock()
 	f.callers = append(f.callers, c)
 	f.mu.Unlock()
+	if f.reconciled != nil {
+		return f.reconciled()
+	}
 	return f.ask(agent.SendRequest{Message: "of " + req.Conversation}), nil
 }
 
@@ -119,7 +160,9 @@ func (f *fake) Decide(ctx context.Context, c agent.Caller, d agent.Decision) (ag
 		v = f.set(d.ID, agent.ApprovalDenied)
 		return agent.Result{Status: agent.StatusDone, Approval: &v}, nil
 	}
-	v = f.set(d.ID, agent.ApprovalSent)
+	v = f.sentUnder(d.ID, agent.MessageView{
+		State: "replied", Effect: agent.EffectChange, Reply: "Cancelled.", Evidence: &agent.EvidenceView{Verdict: agent.VerdictVerified},
+	})
 	return agent.Result{
 		Status: agent.StatusReplied, Business: bizID, Conversation: convID, Reply: "Cancelled.", Approval: &v,
 		Evidence: &agent.EvidenceView{Receipt: "receipt-aaaaaaaaaaaaaaaa", Verdict: agent.VerdictVerified},
@@ -129,19 +172,27 @@ func (f *fake) Decide(ctx context.Context, c agent.Caller, d agent.Decision) (ag
 func (f *fake) Approval(_ context.Context, _ agent.Caller, id string) (agent.ApprovalView, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.looks != nil {
+		f.looks()
+	}
 	if v, ok := f.approvals[id]; ok {
 		return v, nil
 	}
 	return agent.ApprovalView{}, fmt.Errorf("approval: %w", agent.ErrNotFound)
 }
 
-func (f *fake) Approvals(context.Context, agent.Caller, bool) ([]agent.ApprovalView, error) {
+func (f *fake) Approvals(_ context.Context, _ agent.Caller, all bool) ([]agent.ApprovalView, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	out := []agent.ApprovalView{}
 	for _, v := range f.approvals {
-		out = append(out, v)
+		if all || v.State == agent.ApprovalPending || v.State == agent.ApprovalApproved {
+			out = append(out, v)
+		}
 	}
+	slices.SortFunc(out, func(a, b agent.ApprovalView) int {
+		return cmp.Or(b.Created.Compare(a.Created), strings.Compare(b.ID, a.ID))
+	})
 	return out, nil
 }
 
@@ -149,7 +200,11 @@ func (f *fake) Conversation(_ context.Context, _ agent.Caller, id string) (agent
 	if id != f.talk.ID {
 		return agent.ConversationView{}, fmt.Errorf("conversation: %w", agent.ErrNotFound)
 	}
-	return f.talk, nil
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	v := f.talk
+	v.Messages = slices.Clone(v.Messages)
+	return v, nil
 }
 
 func (f *fake) Conversations(context.Context, agent.Caller) ([]agent.ConversationView, error) {
@@ -160,7 +215,7 @@ func (f *fake) Transcript(_ context.Context, _ agent.Caller, id string) (agent.T
 	if id != f.talk.ID {
 		return agent.Transcript{}, fmt.Errorf("transcript: %w", agent.ErrNotFound)
 	}
-	t := agent.Transcript{Conversation: id, Business: bizID, BusinessName: agent.ForModel(f.talk.BusinessName), Turns: []agent.TranscriptTurn{}}
+	t := agent.Transcript{Conversation: id, Business: bizID, BusinessName: agent.ForModel(f.talk.BusinessName)}
 	for _, m := range f.talk.Messages {
 		reply := agent.ForModel(m.Reply)
 		t.Turns = append(t.Turns, agent.TranscriptTurn{Message: m.ID, State: m.State, Effect: m.Effect, Text: m.Text, Reply: &reply})
@@ -183,6 +238,9 @@ func (f *fake) Receipts(context.Context, agent.Caller) ([]agent.ReceiptView, err
 }
 
 func (f *fake) Receipt(_ context.Context, _ agent.Caller, id string) (agent.ReceiptView, error) {
+	if f.broken != nil {
+		return agent.ReceiptView{}, f.broken
+	}
 	for _, r := range f.receipts {
 		if r.ID == id {
 			return r, nil

@@ -3,29 +3,55 @@ package assistant
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/pactsigner/pactsigner/agent"
 )
 
-// filter is the last thing that sees a result before the assistant does. What it
-// replaces should not have come this far: no result is made of a secret.
-func filter(next mcp.MethodHandler) mcp.MethodHandler {
+// withholder is an agent that takes what belongs to the principal's pending sign-ins out
+// of a text. What a running agent answers to a task went through that there.
+type withholder interface {
+	Withholder(context.Context, agent.Caller) (func(text string) string, error)
+}
+
+func (s *Server) withholder(ctx context.Context) (func(text string) string, error) {
+	if a, ok := s.cfg.Agent.(withholder); ok {
+		return a.Withholder(ctx, s.caller(nil, ""))
+	}
+	return func(text string) string { return text }, nil
+}
+
+// filter is the last thing that sees a result before the assistant does: what belongs
+// to a sign-in that waits now is taken out, wherever it comes from, and what looks like a
+// secret. If that cannot be done, there is no result.
+func (s *Server) filter(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 		res, err := next(ctx, method, req)
+		hide, failed := func(text string) string { return text }, error(nil)
+		switch method {
+		case "tools/call", "resources/list", "resources/read": // the others tell of this server alone
+			hide, failed = s.withholder(context.WithoutCancel(ctx))
+		}
+		if failed != nil {
+			s.cfg.Log.Error("nothing can be told, for it is not known what is secret", "error", failed)
+			return nil, errors.New("the agent cannot tell anything now. What was called for may have been taken up: do not repeat it, call follow_up or list_approvals later")
+		}
+		c := cleaner(hide)
 		if err != nil {
-			if clean := scrub(err.Error()); clean != err.Error() {
-				return nil, fmt.Errorf("%s", clean)
+			if clean := c.text(err.Error()); clean != err.Error() {
+				return nil, errors.New(clean)
 			}
 			return nil, err
 		}
 		switch r := res.(type) {
 		case *mcp.CallToolResult:
 			if r.StructuredContent != nil {
-				data, err := scrubJSON(r.StructuredContent)
+				data, err := c.json(r.StructuredContent)
 				if err != nil {
 					return nil, err
 				}
@@ -33,24 +59,24 @@ func filter(next mcp.MethodHandler) mcp.MethodHandler {
 				r.Content = []mcp.Content{&mcp.TextContent{Text: string(data)}}
 				break
 			}
-			for i, c := range r.Content {
-				t, ok := c.(*mcp.TextContent)
+			for i, content := range r.Content {
+				t, ok := content.(*mcp.TextContent)
 				if !ok {
-					return nil, fmt.Errorf("a result of %T, which no tool makes", c)
+					return nil, fmt.Errorf("a result of %T, which no tool makes", content)
 				}
-				r.Content[i] = &mcp.TextContent{Text: scrub(t.Text)}
+				r.Content[i] = &mcp.TextContent{Text: c.text(t.Text)}
 			}
 		case *mcp.ListResourcesResult:
 			for _, l := range r.Resources {
-				l.Name, l.Description, l.URI = scrub(l.Name), scrub(l.Description), scrub(l.URI)
+				l.Name, l.Description, l.URI = own.text(l.Name), own.text(l.Description), own.text(l.URI)
 			}
 		case *mcp.ReadResourceResult:
-			for _, c := range r.Contents {
-				data, err := scrubJSON(json.RawMessage(c.Text))
+			for _, content := range r.Contents {
+				data, err := c.json(json.RawMessage(content.Text))
 				if err != nil {
 					return nil, err
 				}
-				c.Text = string(data)
+				content.Text = string(data)
 			}
 		}
 		return res, nil
@@ -60,12 +86,19 @@ func filter(next mcp.MethodHandler) mcp.MethodHandler {
 // signInLink is a link that a person signs in by: all of it goes, not its code alone.
 var signInLink = regexp.MustCompile(`(?i)\b[a-z][a-z0-9+.-]*://[^\s"'<>]*(?:user|device)_?code[^\s"'<>]*`)
 
-func scrub(text string) string {
-	return agent.RedactText(signInLink.ReplaceAllString(text, agent.Redacted))
+// cleaner cleans results of what hide knows, and of what looks like a secret.
+type cleaner func(text string) string
+
+func (hide cleaner) text(s string) string { return agent.RedactText(hide.known(s)) }
+
+// known is text without what nobody sees, for a secret must not hide behind that, and
+// without what is known to be one.
+func (hide cleaner) known(s string) string {
+	return signInLink.ReplaceAllString(hide(agent.Visible(s)), agent.Redacted)
 }
 
-// scrubJSON scrubs the strings of a document, and redacts it by its keys (RD-1).
-func scrubJSON(v any) (json.RawMessage, error) {
+// json cleans the strings of a document, and redacts it by its keys (RD-1).
+func (hide cleaner) json(v any) (json.RawMessage, error) {
 	data, err := json.Marshal(v)
 	if err != nil {
 		return nil, fmt.Errorf("encode the result: %w", err)
@@ -74,23 +107,34 @@ func scrubJSON(v any) (json.RawMessage, error) {
 	if err := json.Unmarshal(data, &doc); err != nil {
 		return nil, fmt.Errorf("decode the result: %w", err)
 	}
-	if data, err = json.Marshal(agent.Redact(links(doc))); err != nil {
+	if data, err = json.Marshal(agent.Redact(hide.each("", doc))); err != nil {
 		return nil, fmt.Errorf("encode the result: %w", err)
 	}
 	return data, nil
 }
 
-func links(v any) any {
+// ours are the members that hold this program's own ids and words. What belongs to a
+// sign-in is not looked for there: a business that picks a code like one of our words would
+// take that out.
+var ours = []string{"id", "status", "reason", "next", "effect", "business", "conversation", "state", "verdict", "meaning", "message", "profile"}
+
+// own cleans those.
+var own = cleaner(func(text string) string { return text })
+
+func (hide cleaner) each(member string, v any) any {
 	switch v := v.(type) {
 	case string:
-		return signInLink.ReplaceAllString(v, agent.Redacted)
+		if slices.Contains(ours, member) {
+			return own.known(v)
+		}
+		return hide.known(v)
 	case []any:
 		for i := range v {
-			v[i] = links(v[i])
+			v[i] = hide.each(member, v[i])
 		}
 	case map[string]any:
 		for k := range v {
-			v[k] = links(v[k])
+			v[k] = hide.each(k, v[k])
 		}
 	}
 	return v

@@ -166,6 +166,12 @@ func TestNoSecrets(t *testing.T) {
 		}
 		_, err := c.ReadResource(t.Context(), &mcp.ReadResourceParams{URI: "pact://receipts/user_code=WDJB-MJHT"})
 		look("an error", fmt.Sprint(err))
+		f.broken = errors.New("broken: " + all)
+		if _, err = c.ReadResource(t.Context(), &mcp.ReadResourceParams{URI: "pact://receipts/receipt-1"}); err == nil || !strings.Contains(err.Error(), "broken") {
+			t.Errorf("a broken store: %v", err)
+		}
+		look("an error", fmt.Sprint(err))
+		f.broken = nil
 	}
 }
 
@@ -188,7 +194,7 @@ func TestFilterLeavesTheRest(t *testing.T) {
 	}
 	want := object{
 		"status": "needs_user_action", "reason": "business_consent_required", "conversation": convID, "next": next,
-		"signIn": object{"id": "authorization-1", "state": "pending", "scopes": []any{"bookings.read"}, "deadline": "2026-01-02T03:04:05Z"},
+		"signIn": object{"id": "authorization-1", "state": "pending", "scopes": []any{object{"untrusted": true, "text": "bookings.read"}}, "deadline": "2026-01-02T03:04:05Z"},
 	}
 	if !maps.EqualFunc(out, want, func(a, b any) bool { x, _ := json.Marshal(a); y, _ := json.Marshal(b); return string(x) == string(y) }) {
 		t.Errorf("%v, want %v", out, want)

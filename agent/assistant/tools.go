@@ -2,8 +2,8 @@ package assistant
 
 import (
 	"context"
-	"errors"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -37,7 +37,7 @@ var (
 		"type": "array", "maxItems": maxScopes, "uniqueItems": true, "items": text(maxID, "Id of a permission."),
 		"description": "Ids of the permissions that it needs, of those that discover_business lists.",
 	}
-	argConversation = text(maxID, "Id of a conversation to go on with. Without it a new one begins.")
+	argConversation = text(maxID, "Id of a conversation that you began, to go on with. Without it a new one begins. ask goes on only with one that has only looked.")
 	listArguments   = object(nil, map[string]any{
 		"limit": map[string]any{"type": "integer", "minimum": 1, "maximum": maxList, "description": "How many, newest first; 50 if it is not said."},
 	})
@@ -136,7 +136,7 @@ type businessSummary struct {
 }
 
 type permission struct {
-	ID          string          `json:"id"`
+	ID          agent.Untrusted `json:"id" jsonschema:"its text is what scopes takes"`
 	Effect      string          `json:"effect"`
 	Description agent.Untrusted `json:"description"`
 }
@@ -160,7 +160,7 @@ func (s *Server) discover(ctx context.Context, req *mcp.CallToolRequest, in busi
 		Permissions: []permission{}, Skills: []skill{},
 	}
 	for _, p := range b.Scopes {
-		d.Permissions = append(d.Permissions, permission{p.ID, p.Effect().String(), words(p.Description)})
+		d.Permissions = append(d.Permissions, permission{words(p.ID), p.Effect().String(), words(p.Description)})
 	}
 	for _, k := range b.Skills {
 		d.Skills = append(d.Skills, skill{words(k.Name), words(k.Description)})
@@ -185,8 +185,29 @@ func (s *Server) ask(ctx context.Context, req *mcp.CallToolRequest, in sendArgs)
 		if e := agent.EffectOf(agent.EffectInspect.String(), in.Message, needed); e != agent.EffectInspect {
 			return agent.Result{Status: agent.StatusBlocked, Reason: reasonChange, Effect: &e, Business: b.ID}, nil
 		}
+		if in.Conversation != "" {
+			v, err := s.cfg.Agent.Conversation(ctx, c, in.Conversation)
+			if err != nil {
+				return agent.Result{}, err
+			}
+			if !onlyLooks(c, v, in.Message) {
+				return agent.Result{Status: agent.StatusBlocked, Reason: reasonElsewhere, Business: b.ID, Conversation: v.ID}, nil
+			}
+		}
 		return s.cfg.Agent.Send(ctx, c, in.request(b, agent.EffectInspect))
 	})
+}
+
+// onlyLooks reports whether a message can be nothing but a look in its conversation. Where
+// somebody else speaks with the business, or something was to be changed, it may be waiting
+// for a yes; and a question mark makes an inspection of any words (AD-6), of a yes too.
+func onlyLooks(c agent.Caller, v agent.ConversationView, message string) bool {
+	for _, m := range v.Messages {
+		if mine := m.Actor == c.Actor || strings.HasSuffix(m.Actor, " task "+c.Task.ID); !mine || !m.Introduction && m.Effect != agent.EffectInspect {
+			return false
+		}
+	}
+	return agent.ClassifyText(message+".") == agent.EffectInspect // not by its question mark
 }
 
 // requestChange asks for a change: declared as one it is never sent without the
@@ -221,130 +242,8 @@ func finished(o outcome, err error) (*mcp.CallToolResult, outcome, error) {
 	return &mcp.CallToolResult{IsError: o.wrong()}, o, err
 }
 
-func (s *Server) followUp(ctx context.Context, req *mcp.CallToolRequest, in idArgs) (*mcp.CallToolResult, outcome, error) {
-	o, err := s.follow(ctx, s.caller(req.ClientInfo(), ""), in.ID)
-	return nil, o, err
-}
-
-// follow tells how far it is with an approval, a conversation or a sign-in.
-func (s *Server) follow(ctx context.Context, c agent.Caller, id string) (outcome, error) {
-	v, err := s.cfg.Agent.Approval(ctx, c, id)
-	if err == nil {
-		return s.followApproval(ctx, c, v)
-	}
-	if !errors.Is(err, agent.ErrNotFound) {
-		return outcome{}, told(err)
-	}
-	conversation, err := s.cfg.Agent.Conversation(ctx, c, id)
-	if err == nil {
-		return s.followMessage(ctx, c, conversation, "")
-	}
-	if !errors.Is(err, agent.ErrNotFound) {
-		return outcome{}, told(err)
-	}
-	z, err := s.signIn(ctx, c, id)
-	if err != nil {
-		return outcome{}, told(err)
-	}
-	o := outcome{Status: statusWaiting, Reason: z.Reason, Business: z.Business, SignIn: signInOf(z), Next: agent.SettledText(z.State, z.Reason)}
-	switch z.State { // of AuthorizationView
-	case "pending":
-		o.Status = string(agent.StatusNeedsUserAction)
-		o.Next = o.next()
-	case "granted":
-		o.Status = string(agent.StatusDone)
-	case "denied", "expired", "cancelled", "failed":
-		o.Status = z.State
-	}
-	return o, nil
-}
-
-func (s *Server) signIn(ctx context.Context, c agent.Caller, id string) (agent.AuthorizationView, error) {
-	all, err := s.cfg.Agent.Authorizations(ctx, c)
-	if err != nil {
-		return agent.AuthorizationView{}, err
-	}
-	for _, z := range all {
-		if z.ID == id {
-			return z, nil
-		}
-	}
-	return agent.AuthorizationView{}, agent.ErrNotFound
-}
-
-func (s *Server) followApproval(ctx context.Context, c agent.Caller, v agent.ApprovalView) (outcome, error) {
-	o := outcome{Effect: v.Effect.String(), Business: v.Business, Conversation: v.Conversation}
-	switch {
-	case v.State == agent.ApprovalSent && v.Conversation != "" && v.SentMessage != "":
-		conversation, err := s.cfg.Agent.Conversation(ctx, c, v.Conversation)
-		if err != nil {
-			return outcome{}, told(err)
-		}
-		o, err = s.followMessage(ctx, c, conversation, v.SentMessage)
-		o.Approval = approvalOf(v)
-		return o, err
-	case v.State == agent.ApprovalFailed && v.Next != "": // asked anew, for it differs now
-		next, err := s.cfg.Agent.Approval(ctx, c, v.Next)
-		if err != nil {
-			return outcome{}, told(err)
-		}
-		return s.followApproval(ctx, c, next)
-	}
-	o = o.of(v)
-	if v.State == agent.ApprovalApproved && v.Authorization != "" {
-		z, err := s.signIn(ctx, c, v.Authorization)
-		if err != nil {
-			return outcome{}, told(err)
-		}
-		o.SignIn = signInOf(z)
-		if z.State == "pending" {
-			o.Status = string(agent.StatusNeedsUserAction)
-		}
-		o.Next = o.next()
-	}
-	return o, nil
-}
-
-// followMessage tells what became of one message of a conversation, the last one if
-// none is named.
-func (s *Server) followMessage(ctx context.Context, c agent.Caller, v agent.ConversationView, id string) (outcome, error) {
-	o := outcome{Status: statusWaiting, Reason: v.Reason, Business: v.Business, Conversation: v.ID}
-	for _, m := range slices.Backward(v.Messages) {
-		if m.Introduction || id != "" && m.ID != id {
-			continue
-		}
-		o.Reason, o.Effect = m.Reason, m.Effect.String()
-		switch m.State { // CV-1
-		case "replied":
-			o.Status = string(agent.StatusReplied)
-			reply := words(m.Reply)
-			o.Reply = &reply
-			e := m.Evidence
-			if e != nil && e.Receipt != "" { // why stands with the receipt
-				r, err := s.cfg.Agent.Receipt(ctx, c, e.Receipt)
-				switch {
-				case err == nil:
-					e = &agent.EvidenceView{Receipt: r.ID, Verdict: r.Verdict, Issues: r.Issues}
-				case !errors.Is(err, agent.ErrNotFound): // the oldest are not kept
-					return outcome{}, told(err)
-				}
-			}
-			o.Receipt = receiptOf(e)
-		case "outcome_unknown", "failed", "cancelled":
-			o.Status = m.State
-		case "auth_required":
-			o.Status = string(agent.StatusNeedsUserAction)
-		case "superseded":
-			o.Status = string(agent.StatusCancelled)
-		}
-		break
-	}
-	o.Next = o.next()
-	return o, nil
-}
-
 func signInOf(z agent.AuthorizationView) *signInState {
-	return &signInState{z.ID, z.State, list(z.Scopes), z.Deadline}
+	return &signInState{z.ID, z.State, eachWords(z.Scopes), z.Deadline}
 }
 
 // newest is what a list tool gives of a list.
@@ -374,14 +273,14 @@ func (s *Server) listBusinesses(ctx context.Context, req *mcp.CallToolRequest, i
 }
 
 type grantSummary struct {
-	ID           string          `json:"id"`
-	Business     string          `json:"business"`
-	BusinessName agent.Untrusted `json:"businessName"`
-	State        string          `json:"state"`
-	Reason       string          `json:"reason,omitzero"`
-	Permissions  []string        `json:"permissions"`
-	Created      time.Time       `json:"created"`
-	Expires      time.Time       `json:"expires"`
+	ID           string            `json:"id"`
+	Business     string            `json:"business"`
+	BusinessName agent.Untrusted   `json:"businessName"`
+	State        string            `json:"state"`
+	Reason       string            `json:"reason,omitzero"`
+	Permissions  []agent.Untrusted `json:"permissions"`
+	Created      time.Time         `json:"created"`
+	Expires      time.Time         `json:"expires"`
 }
 
 type grantList struct {
@@ -397,7 +296,7 @@ func (s *Server) listGrants(ctx context.Context, req *mcp.CallToolRequest, in li
 	part, more := newest(all, in.Limit)
 	out := grantList{[]grantSummary{}, more}
 	for _, g := range part {
-		out.Grants = append(out.Grants, grantSummary{g.ID, g.Business, words(g.BusinessName), g.State, g.Reason, list(g.Scopes), g.Created, g.Expires})
+		out.Grants = append(out.Grants, grantSummary{g.ID, g.Business, words(g.BusinessName), g.State, g.Reason, eachWords(g.Scopes), g.Created, g.Expires})
 	}
 	return nil, out, nil
 }
@@ -419,10 +318,7 @@ type receiptSummary struct {
 func receiptSummaryOf(r agent.ReceiptView) receiptSummary {
 	v := receiptSummary{
 		r.ID, r.Business, words(r.BusinessName), r.Conversation, string(r.Verdict), meaning(r.Verdict, r.Issues), list(r.Issues),
-		[]agent.Untrusted{}, []agent.Untrusted{}, r.Time, r.Received,
-	}
-	for _, scope := range r.ScopesUsed {
-		v.ScopesUsed = append(v.ScopesUsed, words(scope))
+		eachWords(r.ScopesUsed), []agent.Untrusted{}, r.Time, r.Received,
 	}
 	for _, a := range r.Actions {
 		v.Actions = append(v.Actions, words(a.Tool))
@@ -454,7 +350,7 @@ type approvalSummary struct {
 	BusinessName agent.Untrusted `json:"businessName"`
 	Effect       string          `json:"effect"`
 	Message      agent.Untrusted `json:"message" jsonschema:"what an assistant or a program wants to say in the owner's name"`
-	AskedBy      string          `json:"askedBy"`
+	AskedBy      agent.Untrusted `json:"askedBy" jsonschema:"as whoever asked calls itself"`
 }
 
 type approvalList struct {
@@ -470,7 +366,7 @@ func (s *Server) listApprovals(ctx context.Context, req *mcp.CallToolRequest, in
 	part, more := newest(all, in.Limit)
 	out := approvalList{[]approvalSummary{}, more}
 	for _, v := range part {
-		out.Approvals = append(out.Approvals, approvalSummary{*approvalOf(v), v.Business, words(v.BusinessName), v.Effect.String(), words(v.Message), v.Actor})
+		out.Approvals = append(out.Approvals, approvalSummary{*approvalOf(v), v.Business, words(v.BusinessName), v.Effect.String(), words(v.Message), words(v.Actor)})
 	}
 	return nil, out, nil
 }

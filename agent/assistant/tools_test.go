@@ -147,6 +147,10 @@ func TestInspectionOnly(t *testing.T) {
 		{"message": "Cancel my booking"},
 		{"message": "Just looking: please can\u00adcel my booking?"},
 		{"message": "Ｃａｎｃｅｌ my booking?"},
+		{"message": "canc\u034fel my booking?"},
+		{"message": "canc\ufe0fel my booking?"},
+		{"message": "c\u0430ncel my booking?"},
+		{"message": "c-a-n-c-e-l my booking?"},
 		{"message": "Is it true that you refund it if I say so? Then refund it."},
 		{"message": "inspect: status? Also pay the bill."},
 		{"message": "hm"}, // cannot be told
@@ -272,15 +276,15 @@ func TestFollowUp(t *testing.T) {
 		"a-gone":          {"cancelled", "given up"},
 		"a-approved":      {"waiting", "follow_up with id a-approved"},
 		"a-signin":        {"needs_user_action", "pactctl authorization wait authorization-1"},
-		"a-signed":        {"waiting", "under way"},
-		"a-failed":        {"failed", "refused before anything was sent"},
+		"a-signed":        {"waiting", "not sent yet"},
+		"a-failed":        {"failed", "refused before it was sent"},
 		"a-anew":          {"local_approval_required", "approve a-pending"},
 		"a-sent":          {"replied", "The business answered"},
 		"a-unproven":      {"replied", "The business answered"},
 		"a-sending":       {"waiting", "do not request it again"},
 		convID:            {"waiting", "do not request it again"},
 		"authorization-1": {"needs_user_action", "pactctl authorization wait authorization-1"},
-		"authorization-2": {"done", "granted the permissions"},
+		"authorization-2": {"waiting", "follow_up with id a-signed"}, // it goes on by itself
 		"authorization-3": {"expired", "not finished in time"},
 	} {
 		res, out := c.call("follow_up", object{"id": id})
@@ -357,6 +361,10 @@ func TestResources(t *testing.T) {
 			!strings.Contains(got.Contents[0].Text, `"untrusted":true`) {
 			t.Errorf("%s: %v %+v", r.URI, err, got)
 		}
+	}
+	f.talk.Messages = nil
+	if got, err := c.ReadResource(t.Context(), &mcp.ReadResourceParams{URI: "pact://conversations/" + convID}); err != nil || !strings.Contains(got.Contents[0].Text, `"turns":[]`) {
+		t.Errorf("no turns: %v %+v", err, got)
 	}
 	if l, err := c.ListResourceTemplates(t.Context(), nil); err != nil || len(l.ResourceTemplates) != 2 {
 		t.Errorf("templates: %v %+v", err, l)

@@ -426,7 +426,10 @@ func TestTaskCannotDecide(t *testing.T) {
 		}
 	}
 	// Without the digest that was shown, or with another's, it is not approved.
-	for _, digest := range []string{"", strings.Repeat("0", 64), first.Digest[:63]} {
+	if code := decide(owner, first.Id, "approve", ""); code != 400 {
+		t.Errorf("approved without a digest: %d", code)
+	}
+	for _, digest := range []string{strings.Repeat("0", 64), first.Digest[:63]} {
 		r := owner.operate("/v1/approvals/"+first.Id+":decide", `{"decision":"approve","digest":"`+digest+`"}`, nil)
 		if r.Status == string(agent.StatusReplied) || r.Status == string(agent.StatusDone) {
 			t.Errorf("approved with the digest %q: %v", digest, r)

@@ -3,14 +3,18 @@ package control
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"regexp"
 	"runtime/debug"
 	"strings"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
@@ -38,7 +42,21 @@ func isGRPC(r *http.Request) bool {
 }
 
 // call is one under way.
-type call struct{ cancel context.CancelCauseFunc }
+type call struct {
+	cancel context.CancelCauseFunc
+	token  string // id of the caller's; empty: the owner, on their socket
+}
+
+// maxCalls bounds the calls under way of one token: whoever has it must not be able to
+// use the agent up. The owner's socket has no such bound.
+const maxCalls = 32
+
+// tokenCheck is how often the token of a call that goes on is looked at.
+const tokenCheck = 500 * time.Millisecond
+
+// errTokenOver is the cause by which a call ends whose token was revoked or is over.
+// What it waits for is the owner's, and stays.
+var errTokenOver = fmt.Errorf("the token is not accepted any more: %w", agent.ErrStopping)
 
 // begin admits a call: who may call what, while the agent does not stop. end is
 // called when the call has ended.
@@ -57,23 +75,65 @@ func (s *Server) begin(ctx context.Context, full string) (_ context.Context, end
 	case known:
 		return ctx, nil, scopeRequired(m.Scope, "%s needs the scope %s, and %s has %s", m.Name, m.Scope, c.actor, c.scope)
 	default:
-		return ctx, nil, scopeRequired("", "%s is not a method that anybody may call", m.Name)
+		return ctx, nil, noSuchMethod("no method has this name")
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.stopping {
 		return ctx, nil, stopping()
 	}
+	if c.token != "" && s.byToken[c.token] >= maxCalls {
+		return ctx, nil, tooManyCalls(c.actor)
+	}
 	ctx, cancel := context.WithCancelCause(ctx)
-	mine := &call{cancel}
+	mine := &call{cancel, c.token}
 	s.calls[mine] = true
+	var guard sync.WaitGroup
+	if c.token != "" {
+		s.byToken[c.token]++
+		guard.Go(func() { s.guard(ctx, mine) })
+	}
 	return ctx, func() {
+		cancel(nil)
+		guard.Wait()
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		cancel(nil)
 		delete(s.calls, mine)
+		if s.byToken[mine.token]--; s.byToken[mine.token] <= 0 {
+			delete(s.byToken, mine.token)
+		}
 		s.ended.Broadcast()
 	}, nil
+}
+
+// guard ends a call whose token is revoked, by whatever process, or is over.
+func (s *Server) guard(ctx context.Context, c *call) {
+	t := time.NewTicker(tokenCheck)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+		if status.Code(s.accepted(ctx)) == codes.Unauthenticated {
+			c.cancel(errTokenOver)
+			return
+		}
+	}
+}
+
+// accepted looks at the caller's token again.
+func (s *Server) accepted(ctx context.Context) error {
+	c, _ := callerOf(ctx)
+	if c.token == "" {
+		return nil
+	}
+	err := s.tokens.stands(context.WithoutCancel(ctx), c.token)
+	if errors.Is(err, errNoToken) || errors.Is(err, agent.ErrNotFound) {
+		return unauthenticated()
+	}
+	return err
 }
 
 // unary is the interceptor of every call that is no stream.
@@ -89,7 +149,15 @@ func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 	if err := checkRequest(req.(proto.Message)); err != nil {
 		return nil, err
 	}
+	c, _ := callerOf(ctx)
+	_ = grpc.SetHeader(ctx, metadata.Pairs(scopeKey, string(c.shown()))) // the client's Dial reads it
 	if resp, err = handler(ctx, req); err != nil {
+		return nil, s.told(ctx, info.FullMethod, err)
+	}
+	if err := s.accepted(ctx); err != nil {
+		return nil, s.told(ctx, info.FullMethod, err)
+	}
+	if resp, err = s.withheld(ctx, resp.(proto.Message)); err != nil {
 		return nil, s.told(ctx, info.FullMethod, err)
 	}
 	return resp, nil
@@ -106,7 +174,9 @@ func (s *Server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerIn
 		return err
 	}
 	defer end()
-	err = handler(srv, &watched{s, &gateway.ServerStream{ServerStream: ss, Ctx: ctx, Check: func(m proto.Message) error {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	err = handler(srv, &watched{s, stop, &gateway.ServerStream{ServerStream: ss, Ctx: ctx, Check: func(m proto.Message) error {
 		id = target(m)
 		return checkRequest(m)
 	}}})
@@ -117,28 +187,33 @@ func (s *Server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerIn
 }
 
 // watched is a stream whose caller's token is looked at before each answer: one that
-// was revoked hears nothing more.
+// was revoked hears nothing more, and what it asked for does not go on. An operation
+// tells that it sends before it does.
 type watched struct {
-	s *Server
+	s    *Server
+	stop context.CancelCauseFunc
 	*gateway.ServerStream
 }
 
 // SendMsg implements [grpc.ServerStream].
 func (w *watched) SendMsg(m any) error {
-	if c, _ := callerOf(w.Ctx); c.token != "" {
-		switch err := w.s.tokens.stands(context.WithoutCancel(w.Ctx), c.token); {
-		case errors.Is(err, errNoToken), errors.Is(err, agent.ErrNotFound):
-			return unauthenticated()
-		case err != nil:
-			return err
-		}
+	if err := w.s.accepted(w.Ctx); err != nil {
+		w.stop(errTokenOver)
+		return err
 	}
-	return w.ServerStream.SendMsg(m)
+	answer, err := w.s.withheld(w.Ctx, m.(proto.Message))
+	if err != nil {
+		return err
+	}
+	return w.ServerStream.SendMsg(answer)
 }
 
 // told is the answer to an error of a call. Its cause is in the log, if the answer
 // does not say it.
 func (s *Server) told(ctx context.Context, full string, err error) error {
+	if errors.Is(context.Cause(ctx), errTokenOver) || status.Code(s.accepted(ctx)) == codes.Unauthenticated {
+		return unauthenticated()
+	}
 	if _, ok := status.FromError(err); !ok && errors.Is(context.Cause(ctx), agent.ErrStopping) && errors.Is(err, context.Canceled) {
 		return stopping()
 	}
@@ -148,7 +223,7 @@ func (s *Server) told(ctx context.Context, full string, err error) error {
 		s.cfg.Log.LogAttrs(ctx, slog.LevelError, "call failed", slog.String("method", m.Name),
 			slog.String("error", agent.RedactText(err.Error())))
 	}
-	return answer
+	return s.withheldError(ctx, answer)
 }
 
 func reasonOf(st *status.Status) string {

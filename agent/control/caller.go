@@ -14,6 +14,9 @@ import (
 // taskHeader narrows a call to a task of the owner.
 const taskHeader = "Pact-Task"
 
+// scopeKey is the header of an answer that tells what the caller may do.
+const scopeKey = "pact-scope"
+
 // maxTaskName is how many characters Pact-Task has at most.
 const maxTaskName = 100
 
@@ -33,6 +36,14 @@ func (c caller) may(m Method) bool {
 		return m.Task && (c.scope == ScopeAssistant || c.scope.rank() >= m.Scope.rank())
 	}
 	return c.scope.rank() >= m.Scope.rank()
+}
+
+// shown is the scope as it is told: what the caller may do in this call.
+func (c caller) shown() Scope {
+	if c.inTask && c.scope.rank() >= ScopeOperator.rank() {
+		return ScopeAssistant
+	}
+	return c.scope
 }
 
 // confirms reports whether the caller's pre-confirmation counts (AP-5, CP-2).

@@ -39,12 +39,15 @@ const maxAnswer = 64 << 20
 // profile; a task that is anything else is refused here.
 //
 // Approve and SignIn are the owner's answers, and take the connection's own authority,
-// also in a task's call: admin for Approve, operator for SignIn.
+// also in a task's call: admin for Approve, operator for SignIn. Where the connection
+// has less (Decides, SignsIn), nobody is asked, and what takes their answer stays open
+// for the owner.
 //
 // Safe for concurrent use.
 type Client struct {
 	target string
 	bearer func() string // what authenticates the calls, or nothing; no printer calls it
+	scope  Scope         // of the connection; empty: of an older agent, which does not say
 
 	mu     sync.Mutex
 	conns  []*conn // the last is used; others may have a last answer under way
@@ -62,7 +65,8 @@ type conn struct {
 type Process struct {
 	Version   string
 	Started   time.Time
-	TimeScale int // durations are divided by it
+	TimeScale int   // durations are divided by it
+	Scope     Scope // of the connection
 }
 
 // CheckTarget reports whether Dial knows the form of a target, and what is wrong.
@@ -126,7 +130,11 @@ func Dial(ctx context.Context, target string, token agent.Secret) (*Client, erro
 	if conn.GetState() != connectivity.Ready {
 		err = c.unreachable(ctx, conn)
 	} else { // the least that asks who calls
-		_, err = invoke(ctx, c, metadata.MD{}, agentv1.AgentServiceClient.GetSettings, &agentv1.GetSettingsRequest{})
+		var head metadata.MD
+		_, err = invoke(ctx, c, metadata.MD{}, agentv1.AgentServiceClient.GetSettings, &agentv1.GetSettingsRequest{}, grpc.Header(&head))
+		if said := head.Get(scopeKey); len(said) == 1 {
+			c.scope = Scope(said[0])
+		}
 	}
 	if err != nil {
 		return nil, errors.Join(err, c.Close())
@@ -136,6 +144,16 @@ func Dial(ctx context.Context, target string, token agent.Secret) (*Client, erro
 
 // Target is what the client was dialled with.
 func (c *Client) Target() string { return c.target }
+
+// Scope is what the connection may do: admin on the owner's socket, else the token's.
+// It is empty if the agent is an older one, which does not say.
+func (c *Client) Scope() Scope { return c.scope }
+
+// Decides reports whether the connection may decide approvals, and confirm.
+func (c *Client) Decides() bool { return c.scope == "" || c.scope == ScopeAdmin }
+
+// SignsIn reports whether the connection may be shown a sign-in's link.
+func (c *Client) SignsIn() bool { return c.scope == "" || c.scope.rank() >= ScopeOperator.rank() }
 
 // Close ends the connection. What is under way is given up.
 func (c *Client) Close() error {
@@ -217,8 +235,13 @@ func dial(ctx context.Context, target string) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	if at, ok := nc.RemoteAddr().(*net.TCPAddr); ok && !at.IP.IsLoopback() {
-		return nil, errors.Join(fmt.Errorf("%s is not on this machine", at), nc.Close())
+	if at, ok := nc.RemoteAddr().(*net.TCPAddr); ok {
+		switch {
+		case !at.IP.IsLoopback():
+			return nil, errors.Join(fmt.Errorf("%s is not on this machine", at), nc.Close())
+		case othersListen(at): // before anything is sent
+			return nil, errors.Join(errors.New("another user's process listens there"), nc.Close())
+		}
 	}
 	if uc, ok := nc.(*net.UnixConn); ok && !samePeer(uc) {
 		return nil, errors.Join(errors.New("another user's process listens there"), nc.Close())
@@ -287,13 +310,13 @@ func (c *Client) outgoing(ctx context.Context, md metadata.MD) context.Context {
 type method[Q, M proto.Message] = func(agentv1.AgentServiceClient, context.Context, Q, ...grpc.CallOption) (M, error)
 
 // invoke makes one call with one answer.
-func invoke[Q, M proto.Message](ctx context.Context, c *Client, md metadata.MD, do method[Q, M], req Q) (M, error) {
+func invoke[Q, M proto.Message](ctx context.Context, c *Client, md metadata.MD, do method[Q, M], req Q, opts ...grpc.CallOption) (M, error) {
 	var none M
 	on, err := c.conn()
 	if err != nil {
 		return none, err
 	}
-	m, err := do(agentv1.NewAgentServiceClient(on), c.outgoing(ctx, md), req)
+	m, err := do(agentv1.NewAgentServiceClient(on), c.outgoing(ctx, md), req, opts...)
 	if err != nil {
 		return none, c.failed(ctx, on, err)
 	}
@@ -360,7 +383,7 @@ func (c *Client) Process(ctx context.Context) (Process, error) {
 		return Process{}, err
 	}
 	p := m.GetProcess()
-	return Process{Version: p.GetVersion(), Started: p.GetStarted().AsTime(), TimeScale: int(p.GetTimeScale())}, nil
+	return Process{Version: p.GetVersion(), Started: p.GetStarted().AsTime(), TimeScale: int(p.GetTimeScale()), Scope: Scope(p.GetScope())}, nil
 }
 
 // Watch is [agent.Agent.Watch].

@@ -20,7 +20,7 @@ import (
 
 // Send is [agent.Agent.Send].
 func (c *Client) Send(ctx context.Context, who agent.Caller, req agent.SendRequest) (agent.Result, error) {
-	approval, signIn := staysFor(who)
+	approval, signIn := c.staysFor(who)
 	return c.operate(ctx, who, agentv1.AgentService_SendMessage_FullMethodName, &agentv1.SendMessageRequest{
 		Business: req.Business, Message: req.Message, Effect: req.Effect, Scopes: req.Scopes, Conversation: req.Conversation,
 		Confirmed: who.Confirmed && who.Task == nil, WaitForApproval: approval, WaitForSignIn: signIn,
@@ -29,7 +29,7 @@ func (c *Client) Send(ctx context.Context, who agent.Caller, req agent.SendReque
 
 // Reconcile is [agent.Agent.Reconcile].
 func (c *Client) Reconcile(ctx context.Context, who agent.Caller, req agent.ReconcileRequest) (agent.Result, error) {
-	approval, signIn := staysFor(who)
+	approval, signIn := c.staysFor(who)
 	return c.operate(ctx, who, agentv1.AgentService_Reconcile_FullMethodName, &agentv1.ReconcileRequest{
 		Business: req.Business, Conversation: req.Conversation,
 		Confirmed: who.Confirmed && who.Task == nil, WaitForApproval: approval, WaitForSignIn: signIn,
@@ -38,7 +38,7 @@ func (c *Client) Reconcile(ctx context.Context, who agent.Caller, req agent.Reco
 
 // Authorize is [agent.Agent.Authorize].
 func (c *Client) Authorize(ctx context.Context, who agent.Caller, req agent.AuthorizeRequest) (agent.Result, error) {
-	_, signIn := staysFor(who)
+	_, signIn := c.staysFor(who)
 	return c.operate(ctx, who, agentv1.AgentService_StartAuthorization_FullMethodName, &agentv1.StartAuthorizationRequest{
 		Business: req.Business, Scopes: req.Scopes, Purpose: req.Purpose, WaitForSignIn: signIn,
 	})
@@ -46,7 +46,7 @@ func (c *Client) Authorize(ctx context.Context, who agent.Caller, req agent.Auth
 
 // Decide is [agent.Agent.Decide].
 func (c *Client) Decide(ctx context.Context, who agent.Caller, d agent.Decision) (agent.Result, error) {
-	approval, signIn := staysFor(who)
+	approval, signIn := c.staysFor(who)
 	return c.operate(ctx, who, agentv1.AgentService_DecideApproval_FullMethodName, &agentv1.DecideApprovalRequest{
 		Id: d.ID, Decision: decision(d.Approve), Digest: d.Digest, WaitForApproval: approval, WaitForSignIn: signIn,
 	})
@@ -62,8 +62,8 @@ func decision(approve bool) string {
 // WaitAuthorization is [agent.Agent.WaitAuthorization]. A link that the caller may not
 // see is not shown; its end is waited for all the same.
 func (c *Client) WaitAuthorization(ctx context.Context, who agent.Caller, id string) (agent.Result, error) {
-	if who.SignIn != nil && who.Task == nil {
-		if err := c.showSignIn(ctx, who, id); err != nil {
+	if who.SignIn != nil && who.Task == nil && c.SignsIn() {
+		if err := c.showSignIn(ctx, who, id); err != nil && ctx.Err() == nil {
 			return agent.Result{}, err
 		}
 	}
@@ -71,10 +71,10 @@ func (c *Client) WaitAuthorization(ctx context.Context, who agent.Caller, id str
 	wait := func(ctx context.Context) (agent.Result, error) {
 		return c.operate(ctx, who, agentv1.AgentService_WaitAuthorization_FullMethodName, &agentv1.WaitAuthorizationRequest{Id: id})
 	}
-	if ctx.Err() == nil {
-		return wait(ctx)
+	if r, err := wait(ctx); err == nil && r.Authorization != nil || ctx.Err() == nil {
+		return r, err
 	}
-	// Interrupted before it could be waited for: what it is now is its result.
+	// Interrupted: what it is now is its result, and the agent waits on by itself.
 	now, done := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	defer done()
 	v, err := c.Authorization(now, who, id)
@@ -88,14 +88,15 @@ func (c *Client) WaitAuthorization(ctx context.Context, who agent.Caller, id str
 	return c.givenUp(ctx, who, r)
 }
 
-// staysFor tells what of the owner the caller can wait for.
-func staysFor(who agent.Caller) (approval, signIn bool) {
+// staysFor tells what of the owner the caller can wait for: an answer that the
+// connection may not give is not asked for.
+func (c *Client) staysFor(who agent.Caller) (approval, signIn bool) {
 	human := who.Human
 	if who.Task != nil {
 		human = who.Task.Human
 	}
 	asks := human == agent.HumanInteractive
-	return asks && who.Approve != nil, asks && who.SignIn != nil
+	return asks && who.Approve != nil && c.Decides(), asks && who.SignIn != nil && c.SignsIn()
 }
 
 // showSignIn shows a sign-in's link to the owner, if it is still pending and theirs to
@@ -153,7 +154,7 @@ func (c *Client) operate(ctx context.Context, who agent.Caller, method string, r
 	switch failed := context.Cause(running); {
 	case err == nil:
 		return r, nil
-	case ctx.Err() != nil && o.on == nil: // nothing was asked for
+	case ctx.Err() != nil && (o.on == nil || method == agentv1.AgentService_WaitAuthorization_FullMethodName): // nothing was asked for
 		return agent.Result{Status: agent.StatusCancelled, Reason: agent.ReasonUserCancelled}, nil
 	case ctx.Err() != nil:
 		return o.left()
@@ -365,7 +366,7 @@ func (o *operation) outcome() (agent.Result, error) {
 	switch _, meta := infoOf(status.Convert(err)); {
 	case meta["field"] == outcomeKey && o.mayHaveBegun(s.on):
 		return agent.Result{}, errNotTold
-	case status.Code(err) == codes.Canceled && ctx.Err() == nil: // it was given up before it had a result
+	case givenUpThere(err) && ctx.Err() == nil: // before it had a result
 		return agent.Result{Status: agent.StatusCancelled, Reason: agent.ReasonUserCancelled}, nil
 	case err != nil && err != io.EOF:
 		return agent.Result{}, o.c.failed(ctx, s.on, err)
@@ -373,4 +374,10 @@ func (o *operation) outcome() (agent.Result, error) {
 		return agent.Result{}, errors.New("it has no result")
 	}
 	return viewOf[agent.Result](u.GetResult())
+}
+
+// givenUpThere reports whether an operation ended at the agent because its caller left,
+// or their time was over.
+func givenUpThere(err error) bool {
+	return status.Code(err) == codes.Canceled || status.Code(err) == codes.DeadlineExceeded
 }

@@ -25,6 +25,21 @@ type peer struct {
 	agentv1.UnimplementedAgentServiceServer
 	grants func(token string) (*agentv1.ListGrantsResponse, error)
 	send   func(grpc.ServerStreamingServer[agentv1.OperationUpdate]) error
+
+	signIn, wait  func(context.Context) error
+	authorization *agentv1.Authorization
+}
+
+func (p *peer) GetSignIn(ctx context.Context, _ *agentv1.GetSignInRequest) (*agentv1.SignIn, error) {
+	return nil, p.signIn(ctx)
+}
+
+func (p *peer) WaitAuthorization(_ *agentv1.WaitAuthorizationRequest, ss grpc.ServerStreamingServer[agentv1.OperationUpdate]) error {
+	return p.wait(ss.Context())
+}
+
+func (p *peer) GetAuthorization(context.Context, *agentv1.GetAuthorizationRequest) (*agentv1.Authorization, error) {
+	return p.authorization, nil
 }
 
 func (p *peer) GetSettings(context.Context, *agentv1.GetSettingsRequest) (*agentv1.Settings, error) {

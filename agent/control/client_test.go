@@ -165,6 +165,13 @@ func TestScopeTooSmall(t *testing.T) {
 	refused("switch", operates.SetEnabled(ctx, w.caller(), false), control.ScopeAdmin)
 	refused("forget", operates.RemoveProvider(ctx, w.caller(), w.ready.Provider), control.ScopeAdmin)
 
+	for c, want := range map[*control.Client]control.Scope{reads: control.ScopeRead, operates: control.ScopeOperator} {
+		p, err := c.Process(ctx)
+		if err != nil || p.Scope != want || c.Scope() != want || c.Decides() || c.SignsIn() != (want == control.ScopeOperator) {
+			t.Errorf("the connection has %s, and says %s: %v", p.Scope, c.Scope(), err)
+		}
+	}
+
 	r, err := reads.Send(ctx, w.caller(), w.change())
 	refused("send", asRefusal(r, err), control.ScopeOperator)
 	confirmed := w.caller()
@@ -177,10 +184,15 @@ func TestScopeTooSmall(t *testing.T) {
 		t.Errorf("carried out: %+v", got)
 	}
 
-	// Who may send and not approve is told so, and nothing is sent.
-	r, err = operates.Send(ctx, w.person(), w.change())
-	refused("approve", asRefusal(r, err), control.ScopeAdmin)
-	if list, err := w.local.Approvals(ctx, w.caller(), true); err != nil || len(list) != 1 || list[0].State != agent.ApprovalWithdrawn {
+	// Who may send and not approve is not asked, and what asks stays for the owner.
+	person := w.person()
+	person.Approve = func(context.Context, agent.ApprovalRequest) (bool, error) {
+		t.Error("who cannot approve is asked")
+		return true, nil
+	}
+	r, err = operates.Send(ctx, person, w.change())
+	w.ended("send", r, err, agent.StatusApprovalRequired, agent.ReasonApprovalRequired)
+	if list, err := w.local.Approvals(ctx, w.caller(), true); err != nil || len(list) != 1 || list[0].State != agent.ApprovalPending || r.Approval == nil || list[0].ID != r.Approval.ID {
 		t.Errorf("approvals %+v, %v", list, err)
 	}
 	if got := w.box.Executed(); len(got) != 0 {

@@ -234,7 +234,9 @@ func nothingThere(w *world) {
 			{"remove provider", func() (any, error) { return nil, w.ag.RemoveProvider(ctx, c, "https://nobody.example.com") }},
 		} {
 			v, err := call.do()
-			w.say(call.name, v, err)
+			if id != "" { // CP-3 says it in other words
+				w.say(call.name, v, err)
+			}
 			if !errors.Is(err, agent.ErrNotFound) {
 				w.Errorf("%s %q: %v, %v", call.name, id, v, err)
 			}
@@ -287,7 +289,6 @@ func inspection(w *world) {
 func refusedMessages(w *world) {
 	ctx, c := w.Context(), w.caller()
 	for _, req := range []agent.SendRequest{
-		{Business: w.shop()},
 		{Business: w.shop(), Message: "My card is 4111 1111 1111 1111", Effect: "inspect"},
 		{Business: w.shop(), Message: "Cancel it", Effect: "nonsense"},
 		{Business: w.shop(), Message: "Hello?", Effect: "inspect", Scopes: []string{"no:such"}},
@@ -303,6 +304,10 @@ func refusedMessages(w *world) {
 	r, err := w.ag.Send(ctx, c, agent.SendRequest{Business: w.shop(), Message: strings.Repeat("a", 4001), Effect: "inspect"})
 	if err != nil || r.Status != agent.StatusFailed || r.Reason != agent.ReasonMessageTooLong { // CP-3 says it in other words
 		w.Errorf("a long message: %+v, %v", r, err)
+	}
+	r, err = w.ag.Send(ctx, c, agent.SendRequest{Business: w.shop(), Message: " ", Effect: "inspect"})
+	if err != nil || r.Status != agent.StatusFailed || r.Reason != agent.ReasonBlankMessage || r.Detail != "message: it is blank" { // and this before the business
+		w.Errorf("a blank message: %+v, %v", r, err)
 	}
 	w.faults("status=503")
 	r, err = w.ag.Send(ctx, c, agent.SendRequest{Business: w.shop(), Message: "Hello?", Effect: "inspect"})
@@ -463,7 +468,9 @@ func refusedDecisions(w *world) {
 	v := w.state(agent.ApprovalPending)
 	for _, digest := range []string{"", strings.Repeat("0", 64)} {
 		r, err = w.ag.Decide(ctx, c, agent.Decision{ID: v.ID, Approve: true, Digest: digest})
-		w.say("another digest", r, err)
+		if digest != "" { // CP-3 says it in other words
+			w.say("another digest", r, err)
+		}
 		if r.Status == agent.StatusDone || r.Status == agent.StatusReplied {
 			w.Errorf("approved with digest %q: %+v", digest, r)
 		}
@@ -587,7 +594,9 @@ func signInNotShown(w *world) {
 		{Business: w.shop(), Scopes: []string{"no:such"}},
 	} {
 		r, err = w.ag.Authorize(ctx, c, req)
-		w.say("refused", r, err)
+		if len(req.Scopes) > 0 { // CP-3 asks for one before the business
+			w.say("refused", r, err)
+		}
 		if err != nil || r.Status == agent.StatusDone || r.Reason == "" {
 			w.Errorf("%+v: %+v, %v", req, r, err)
 		}

@@ -119,7 +119,7 @@ func TestDocsExamples(t *testing.T) {
 func TestDocsWords(t *testing.T) {
 	page, proto := readFile(t, controlPage), readFile(t, "../../proto/pact/agent/v1/agent.proto")
 	want := map[string]bool{}
-	for _, m := range regexp.MustCompile(`(?m)^//   ([A-Z_]+)  +(\w+) +(\d+)`).FindAllStringSubmatch(proto, -1) {
+	for _, m := range regexp.MustCompile(`(?m)^//   ([A-Z_]+)  +(\w+) +(\d+(?:, \d+)*)`).FindAllStringSubmatch(proto, -1) {
 		want["| `"+m[1]+"` | `"+m[2]+"` | "+m[3]+" |"] = true
 	}
 	updates := agentv1.File_pact_agent_v1_agent_proto.Messages().ByName("OperationUpdate").Fields()

@@ -26,6 +26,8 @@ const (
 	codeRefused         = "REFUSED"
 	codeDamaged         = "DAMAGED"
 	codeStopping        = "STOPPING"
+	codeNoMethod        = "NO_SUCH_METHOD"
+	codeTooMany         = "TOO_MANY_CALLS"
 	codeInternal        = "INTERNAL"
 )
 
@@ -101,7 +103,12 @@ func fromStatus(ctx context.Context, target string, err error) error {
 		return &remoteError{st.Message(), r}
 	case codeInvalid:
 		r := &agent.Refusal{Status: agent.StatusFailed, Reason: agent.ReasonInvalidInput, Detail: st.Message()}
-		if meta["field"] == "message" {
+		switch missing := meta[missingKey] != ""; {
+		case missing && (meta["field"] == "id" || meta["field"] == "conversation"): // no record has none
+			return &remoteError{st.Message(), agent.ErrNotFound}
+		case missing && meta["field"] == "message":
+			r.Reason = agent.ReasonBlankMessage
+		case meta["field"] == "message":
 			r.Reason = agent.ReasonMessageTooLong
 		}
 		return r

@@ -1,15 +1,20 @@
 package control
 
 import (
+	"cmp"
 	"slices"
+	"strings"
 	"time"
 	"unicode/utf8"
 
+	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/pactsigner/pactsigner/agent"
 	"github.com/pactsigner/pactsigner/internal/gateway"
+	agentv1 "github.com/pactsigner/pactsigner/proto/pact/agent/v1"
 )
 
 // What a request may hold at most (CP-3).
@@ -37,6 +42,31 @@ var limits = map[string]int{
 var words = map[string][]string{
 	"decision":   {"approve", "deny"},
 	"deployment": {"", "managed", "self_hosted"},
+	"preference": {string(agent.PreferPACT), string(agent.RequirePACT), string(agent.DisabledPACT)},
+}
+
+// required are the fields without which a request asks for nothing, by the request.
+var required = map[protoreflect.Name][]protoreflect.Name{
+	"GetConversationRequest":        {"id"},
+	"GetTranscriptRequest":          {"conversation"},
+	"GetAuthorizationRequest":       {"id"},
+	"GetAuthorizationStatusRequest": {"id"},
+	"WaitAuthorizationRequest":      {"id"},
+	"GetSignInRequest":              {"id"},
+	"CancelAuthorizationRequest":    {"id"},
+	"DisconnectGrantRequest":        {"id"},
+	"GetReceiptRequest":             {"id"},
+	"VerifyReceiptRequest":          {"id"},
+	"GetReviewRequest":              {"id"},
+	"AcknowledgeEvidenceRequest":    {"id"},
+	"GetApprovalRequest":            {"id"},
+	"DecideApprovalRequest":         {"id"},
+	"SendMessageRequest":            {"business", "message"},
+	"StartAuthorizationRequest":     {"business", "scopes"},
+	"SetProviderRequest":            {"origin", "audience"},
+	"RemoveProviderRequest":         {"origin"},
+	"SetCredentialRequest":          {"signer_url", "credential"},
+	"EnrollDeviceKeyRequest":        {"signer_url"},
 }
 
 // checkRequest refuses what a request may not hold: fields that are not known, and
@@ -50,6 +80,47 @@ func checkRequest(req proto.Message) error {
 	for i := range fields.Len() {
 		if err := checkField(m, fields.Get(i)); err != nil {
 			return err
+		}
+	}
+	return checkWhole(req)
+}
+
+// missing are the refusals for a field that is not there, in the agent's own words
+// where it has some: what it is told then is no other for its client.
+var missing = map[string]string{
+	"business": aBusiness, "message": "message: it is blank", "scopes": "scopes: name at least one permission",
+}
+
+const aBusiness = "name a business by its domain or by its card's URL, not both"
+
+// missingKey is in the metadata of such a refusal.
+const missingKey = "missing"
+
+func refuseMissing(field string) error {
+	return statusOf(codes.InvalidArgument, codeInvalid, map[string]string{"field": field, missingKey: "true"}, cmp.Or(missing[field], field+": is required"))
+}
+
+// checkWhole refuses a request that is not whole, or asks for two things at once.
+func checkWhole(req proto.Message) error {
+	m := req.ProtoReflect()
+	for _, name := range required[m.Descriptor().Name()] {
+		f := m.Descriptor().Fields().ByName(name)
+		if !m.Has(f) || !f.IsList() && strings.TrimSpace(m.Get(f).String()) == "" {
+			return refuseMissing(string(name))
+		}
+	}
+	switch req := req.(type) {
+	case *agentv1.DiscoverBusinessRequest:
+		if (req.Domain == "") == (req.CardUrl == "") {
+			return statusOf(codes.InvalidArgument, codeInvalid, map[string]string{"field": "domain"}, aBusiness)
+		}
+	case *agentv1.DecideApprovalRequest:
+		if req.Decision == "approve" && req.Digest == "" {
+			return invalid("digest", "is required to approve: it is that of what was shown")
+		}
+	case *agentv1.UpdateSettingsRequest:
+		if req.Enabled == nil && req.Preference == nil {
+			return invalid("request", "names no setting")
 		}
 	}
 	return nil
@@ -69,8 +140,9 @@ func checkField(m protoreflect.Message, f protoreflect.FieldDescriptor) error {
 			}
 		}
 	case f.Kind() == protoreflect.StringKind:
-		if choice, ok := words[name]; ok && !slices.Contains(choice, v.String()) {
-			return invalid(name, "is not one of %q", choice)
+		if choice, ok := words[name]; ok && !slices.Contains(choice, v.String()) && (m.Has(f) || !f.HasPresence()) {
+			last := len(choice) - 1
+			return invalid(name, "say %s or %s", strings.TrimPrefix(strings.Join(choice[:last], ", "), ", "), choice[last])
 		}
 		return checkText(name, v.String())
 	case name == "page_size":
@@ -90,6 +162,9 @@ func checkText(name, text string) error {
 	limit, ok := limits[name]
 	if !ok {
 		limit = maxID
+	}
+	if name == "business" && !strings.Contains(text, "://") {
+		limit = maxID // an id or a domain
 	}
 	if utf8.RuneCountInString(text) > limit {
 		return invalid(name, "is longer than %d characters", limit)

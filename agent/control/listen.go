@@ -44,8 +44,8 @@ func ListenLoopback(addr string) (*Listener, error) {
 	return &Listener{Listener: l, target: "http://" + l.Addr().String()}, nil
 }
 
-// maxSocketPath is the longest path that a socket can be bound at.
-func maxSocketPath() int {
+// MaxSocketPath is the longest path that a socket can be bound at.
+func MaxSocketPath() int {
 	if runtime.GOOS == "linux" {
 		return 107
 	}
@@ -76,8 +76,8 @@ func ListenUnix(path string) (*Listener, error) {
 	}
 	defer os.RemoveAll(private)
 	first := filepath.Join(private, "s")
-	if longest := max(len(first), len(path)); longest > maxSocketPath() {
-		return nil, fmt.Errorf("socket %s: its path is %d bytes too long for a socket: name a shorter one with --socket", path, longest-maxSocketPath())
+	if longest := max(len(first), len(path)); longest > MaxSocketPath() {
+		return nil, fmt.Errorf("socket %s: its path is %d bytes too long for a socket: name a shorter one with --socket", path, longest-MaxSocketPath())
 	}
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: first, Net: "unix"})
 	if err != nil {

@@ -15,11 +15,11 @@ import (
 // socket's mode let it in. A thread of this process is another user where that can
 // be had; elsewhere the mode alone is there to see (TestListenUnix).
 func TestOtherUsersAreClosed(t *testing.T) {
-	dir := filepath.Join(os.TempDir(), filepath.Base(t.TempDir())+"-open")
-	if err := os.Mkdir(dir, 0o755); err != nil {
+	dir, err := os.MkdirTemp("", "open") // others cannot come into a test's own folder
+	if err != nil {
 		t.Fatal(err)
 	}
-	defer os.RemoveAll(dir)
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	path := filepath.Join(dir, "s")
 	l, err := ListenUnix(path)
 	if err != nil {

@@ -3,10 +3,11 @@ package control
 import (
 	"context"
 	"errors"
-	"sync"
+	"fmt"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/pactsigner/pactsigner/agent"
 	agentv1 "github.com/pactsigner/pactsigner/proto/pact/agent/v1"
@@ -32,36 +33,95 @@ func (s *Server) operate(ss grpc.ServerStreamingServer[agentv1.OperationUpdate],
 		}
 		return scopeRequired(ScopeAdmin, "confirmed: needs the scope %s, and %s has %s", ScopeAdmin, who.actor, who.scope)
 	}
-	return s.outcomes.serve(ctx, who.name(), ss.Send, func(ctx context.Context, send func(*agentv1.OperationUpdate) error) error {
-		u := &updates{s: s, send: send}
-		result, err := run(ctx, u.caller(s.as(ctx), how))
-		if err != nil {
-			return err
-		}
-		m, err := messageOf[agentv1.Result](result)
-		if err != nil {
-			return err
-		}
-		return u.tell(&agentv1.OperationUpdate{Update: &agentv1.OperationUpdate_Result{Result: m}})
+	return s.outcomes.serve(ctx, who, ss.Send, func(ctx context.Context, send func(*agentv1.OperationUpdate) error) error {
+		return s.run(ctx, send, how, run)
 	})
 }
 
-// updates tells the caller of an operation how it goes on.
-type updates struct {
-	s    *Server
-	mu   sync.Mutex // one update at a time
-	send func(*agentv1.OperationUpdate) error
+// run is one operation, whose updates go to send.
+func (s *Server) run(ctx context.Context, send func(*agentv1.OperationUpdate) error, how asked, run func(context.Context, agent.Caller) (agent.Result, error)) error {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	u := s.newUpdates(ctx, stop, send)
+	result, err := run(ctx, u.caller(s.as(ctx), how))
+	if err != nil {
+		_ = u.end(nil) // which has no more to say than err
+		return err
+	}
+	m, err := messageOf[agentv1.Result](result)
+	if err != nil {
+		_ = u.end(nil) // which has no more to say than err
+		return err
+	}
+	return u.end(&agentv1.OperationUpdate{Update: &agentv1.OperationUpdate_Result{Result: m}})
 }
 
+// maxUnread is how many updates a caller may be behind.
+const maxUnread = 64
+
+// updates tells the caller of an operation how it goes on. The operation does not wait
+// for who reads them: one that holds a turn must not hang on a slow reader.
+type updates struct {
+	s      *Server
+	ctx    context.Context
+	stop   context.CancelCauseFunc // ends the operation
+	unread chan *agentv1.OperationUpdate
+	ended  chan struct{}
+	err    error // of the first that could not be sent; after ended
+}
+
+func (s *Server) newUpdates(ctx context.Context, stop context.CancelCauseFunc, send func(*agentv1.OperationUpdate) error) *updates {
+	u := &updates{s: s, ctx: ctx, stop: stop, unread: make(chan *agentv1.OperationUpdate, maxUnread), ended: make(chan struct{})}
+	go func() {
+		defer close(u.ended)
+		for m := range u.unread {
+			if u.err != nil && m.GetResult() == nil {
+				continue
+			}
+			if err := send(m); err != nil && u.err == nil {
+				u.err = err
+				stop(err)
+			}
+		}
+	}()
+	return u
+}
+
+// tell tells an update. Who is too slow, or whose token is not accepted any more, is
+// told nothing, and their operation ends: it tells that it sends before it does.
 func (u *updates) tell(m *agentv1.OperationUpdate) error {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	return u.send(m)
+	err := u.s.accepted(u.ctx)
+	if status.Code(err) == codes.Unauthenticated {
+		u.stop(errTokenOver)
+	}
+	if err != nil {
+		return err
+	}
+	select {
+	case u.unread <- m:
+		return nil
+	default:
+		u.stop(errSlow)
+		return errSlow
+	}
+}
+
+// errSlow is why the operation of a caller ends that does not read.
+var errSlow = statusOf(codes.Aborted, codeLagging, nil, fmt.Sprintf("the caller is more than %d updates behind: the operation was left", maxUnread))
+
+// end tells the result, if there is one, and waits until all is told or cannot be.
+func (u *updates) end(result *agentv1.OperationUpdate) error {
+	if result != nil {
+		u.unread <- result
+	}
+	close(u.unread)
+	<-u.ended
+	return u.err
 }
 
 // caller is who acts, with what is told to the caller put where the agent asks the
-// owner. That an update cannot be sent changes nothing: the call has ended then, and
-// the operation with it.
+// owner. That an update cannot be sent changes nothing: the call ends then, and the
+// operation with it.
 func (u *updates) caller(c agent.Caller, how asked) agent.Caller {
 	c.Progress = func(e agent.Event) {
 		if m, err := messageOf[agentv1.Progress](e); err == nil {
@@ -138,7 +198,8 @@ func (s *Server) StartAuthorization(req *agentv1.StartAuthorizationRequest, ss g
 
 // WaitAuthorization implements agentv1.AgentServiceServer.
 func (s *Server) WaitAuthorization(req *agentv1.WaitAuthorizationRequest, ss grpc.ServerStreamingServer[agentv1.OperationUpdate]) error {
-	return s.operate(ss, asked{}, func(ctx context.Context, c agent.Caller) (agent.Result, error) {
+	// What became of it is asked of the sign-in itself: nothing is kept of who waits.
+	return s.run(ss.Context(), ss.Send, asked{}, func(ctx context.Context, c agent.Caller) (agent.Result, error) {
 		return s.agent.AwaitAuthorization(ctx, c, req.Id)
 	})
 }

@@ -22,10 +22,12 @@ const (
 	outcomeKey   = "pact-outcome"
 )
 
-// How long an outcome can be asked for, how many of them, and how long an id may be.
+// How long an outcome can be asked for, how many of them each token has, and the owner
+// on their socket, and how long an id may be. What is under way is remembered however
+// many there are: maxCalls bounds those of a token.
 const (
 	outcomeLife    = time.Minute
-	maxOutcomes    = 1000
+	maxOutcomes    = 100
 	maxOperationID = 100 // characters
 )
 
@@ -35,7 +37,7 @@ type outcomes struct {
 
 	mu   sync.Mutex
 	all  map[string]*outcome
-	keys []string // of all, oldest first
+	keys map[string][]string // of all, oldest first, by the caller's token
 }
 
 type outcome struct {
@@ -47,12 +49,12 @@ type outcome struct {
 }
 
 func newOutcomes(now func() time.Time) *outcomes {
-	return &outcomes{now: now, all: map[string]*outcome{}}
+	return &outcomes{now: now, all: map[string]*outcome{}, keys: map[string][]string{}}
 }
 
 // serve answers one call of a method that streams operation updates: run is the
-// operation, and sends them. Ids are the actor's own.
-func (o *outcomes) serve(ctx context.Context, actor string, send func(*agentv1.OperationUpdate) error,
+// operation, and sends them. Ids are the caller's own.
+func (o *outcomes) serve(ctx context.Context, who caller, send func(*agentv1.OperationUpdate) error,
 	run func(context.Context, func(*agentv1.OperationUpdate) error) error,
 ) error {
 	id, err := operationID(ctx, operationKey)
@@ -66,11 +68,11 @@ func (o *outcomes) serve(ctx context.Context, actor string, send func(*agentv1.O
 	case id != "" && asked != "":
 		return statusOf(codes.InvalidArgument, codeInvalid, map[string]string{"field": outcomeKey}, outcomeKey+": goes with no "+operationKey)
 	case asked != "":
-		return o.tell(ctx, actor+"\x00"+asked, send)
+		return o.tell(ctx, who.name()+"\x00"+asked, send)
 	case id == "":
 		return run(ctx, send)
 	}
-	ended, err := o.begin(actor + "\x00" + id)
+	ended, err := o.begin(who.token, who.name()+"\x00"+id)
 	if err != nil {
 		return err
 	}
@@ -86,42 +88,49 @@ func (o *outcomes) serve(ctx context.Context, actor string, send func(*agentv1.O
 	return err
 }
 
-// begin remembers an operation; ended is called with how it ended.
-func (o *outcomes) begin(key string) (ended func(*agentv1.OperationUpdate, error), err error) {
+// begin remembers an operation of a token's; ended is called with how it ended.
+func (o *outcomes) begin(token, key string) (ended func(*agentv1.OperationUpdate, error), err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.all[key] != nil {
 		return nil, statusOf(codes.InvalidArgument, codeInvalid, map[string]string{"field": operationKey}, operationKey+": is that of another operation")
 	}
-	o.forget()
+	o.forget(token)
 	x := &outcome{done: make(chan struct{})}
-	if len(o.keys) < maxOutcomes { // else nothing is remembered of it
-		o.all[key] = x
-		o.keys = append(o.keys, key)
-	}
+	o.all[key] = x
+	o.keys[token] = append(o.keys[token], key)
 	return func(result *agentv1.OperationUpdate, err error) {
 		o.mu.Lock()
 		defer o.mu.Unlock()
 		x.result, x.err, x.ended = result, err, o.now()
 		close(x.done)
+		time.AfterFunc(outcomeLife+time.Second, func() { // nobody may begin another one
+			o.mu.Lock()
+			defer o.mu.Unlock()
+			o.forget(token)
+		})
 	}, nil
 }
 
-// forget drops what nobody asks for any more, and if there is too much what ended
-// first.
-func (o *outcomes) forget() {
-	kept := o.keys[:0]
-	tooMany := len(o.keys) >= maxOutcomes
-	for _, key := range o.keys {
-		x := o.all[key]
-		if !x.ended.IsZero() && (tooMany || o.now().Sub(x.ended) > outcomeLife) {
-			delete(o.all, key)
-			tooMany = false
-			continue
+// forget drops what nobody asks for any more, and if the token has too many what ended
+// first of its own.
+func (o *outcomes) forget(token string) {
+	for t, keys := range o.keys {
+		tooMany := t == token && len(keys) >= maxOutcomes
+		kept := keys[:0]
+		for _, key := range keys {
+			x := o.all[key]
+			if !x.ended.IsZero() && (tooMany || o.now().Sub(x.ended) > outcomeLife) {
+				delete(o.all, key)
+				tooMany = false
+				continue
+			}
+			kept = append(kept, key)
 		}
-		kept = append(kept, key)
+		if o.keys[t] = kept; len(kept) == 0 {
+			delete(o.keys, t)
+		}
 	}
-	o.keys = kept
 }
 
 // tell waits for the end of an operation and sends its result.

@@ -21,11 +21,12 @@ type outcomeCall struct {
 	o     *outcomes
 	t     *testing.T
 	actor string
+	token string
 }
 
 func (c outcomeCall) serve(ctx context.Context, run func(context.Context, func(*agentv1.OperationUpdate) error) error, pairs ...string) ([]*agentv1.OperationUpdate, error) {
 	var sent []*agentv1.OperationUpdate
-	err := c.o.serve(metadata.NewIncomingContext(ctx, metadata.Pairs(pairs...)), c.actor, func(u *agentv1.OperationUpdate) error {
+	err := c.o.serve(metadata.NewIncomingContext(ctx, metadata.Pairs(pairs...)), caller{actor: c.actor, token: c.token}, func(u *agentv1.OperationUpdate) error {
 		sent = append(sent, u)
 		return nil
 	}, run)
@@ -55,11 +56,11 @@ func replies(status string) func(context.Context, func(*agentv1.OperationUpdate)
 // and nothing is begun by asking.
 func TestOutcomeOfWhoLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := outcomeCall{newOutcomes(time.Now), t, "owner"}
+		c := outcomeCall{newOutcomes(time.Now), t, "owner", ""}
 		ctx, leave := context.WithCancel(t.Context())
 		begun := make(chan struct{})
 		go func() {
-			_ = c.o.serve(metadata.NewIncomingContext(ctx, metadata.Pairs(operationKey, "o-1")), "owner", func(u *agentv1.OperationUpdate) error {
+			_ = c.o.serve(metadata.NewIncomingContext(ctx, metadata.Pairs(operationKey, "o-1")), caller{actor: "owner"}, func(u *agentv1.OperationUpdate) error {
 				return ctx.Err() // nobody hears it
 			}, func(ctx context.Context, send func(*agentv1.OperationUpdate) error) error {
 				close(begun)
@@ -74,7 +75,7 @@ func TestOutcomeOfWhoLeft(t *testing.T) {
 		if err != nil || len(sent) != 1 || sent[0].GetResult().GetStatus() != "outcome_unknown" {
 			t.Fatalf("sent %v, %v", sent, err)
 		}
-		other := outcomeCall{c.o, t, "token other"}
+		other := outcomeCall{c.o, t, "token other", "token-2"}
 		if sent, err := other.serve(t.Context(), c.nothing, outcomeKey, "o-1"); status.Code(err) != codes.NotFound || sent != nil {
 			t.Errorf("another's operation: %v, %v", sent, err)
 		}
@@ -89,7 +90,7 @@ func TestOutcomeOfWhoLeft(t *testing.T) {
 }
 
 func TestOutcomeOfAnError(t *testing.T) {
-	c := outcomeCall{newOutcomes(time.Now), t, "owner"}
+	c := outcomeCall{newOutcomes(time.Now), t, "owner", ""}
 	failed := errors.New("the disk is full")
 	if _, err := c.serve(t.Context(), func(context.Context, func(*agentv1.OperationUpdate) error) error { return failed }, operationKey, "o-1"); err != failed {
 		t.Fatal(err)
@@ -107,7 +108,7 @@ func TestOutcomeOfAnError(t *testing.T) {
 }
 
 func TestOutcomeKeys(t *testing.T) {
-	c := outcomeCall{newOutcomes(time.Now), t, "owner"}
+	c := outcomeCall{newOutcomes(time.Now), t, "owner", ""}
 	if sent, err := c.serve(t.Context(), replies("replied")); err != nil || len(sent) != 2 {
 		t.Errorf("without an id: %v, %v", sent, err)
 	}
@@ -134,8 +135,8 @@ func TestOutcomeKeys(t *testing.T) {
 // TestOutcomesAreBounded: the oldest that has ended makes room, and what still runs is
 // kept.
 func TestOutcomesAreBounded(t *testing.T) {
-	c := outcomeCall{newOutcomes(time.Now), t, "owner"}
-	ended, err := c.o.begin("owner\x00running")
+	c := outcomeCall{newOutcomes(time.Now), t, "owner", ""}
+	ended, err := c.o.begin("", "owner\x00running")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -144,8 +145,8 @@ func TestOutcomesAreBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if n := len(c.o.all); n != maxOutcomes || len(c.o.keys) != n {
-		t.Errorf("%d outcomes, %d keys", n, len(c.o.keys))
+	if n := len(c.o.all); n != maxOutcomes || len(c.o.keys[""]) != n {
+		t.Errorf("%d outcomes, %d keys", n, len(c.o.keys[""]))
 	}
 	ended(resultUpdate("done"), nil)
 	for id, want := range map[string]bool{"running": true, "0": false, fmt.Sprint(maxOutcomes + 9): true} {
@@ -153,13 +154,49 @@ func TestOutcomesAreBounded(t *testing.T) {
 			t.Errorf("%s: %v", id, err)
 		}
 	}
-	for i := range maxOutcomes { // all still run: nothing is remembered, and they run all the same
-		_, _ = c.o.begin(fmt.Sprint("owner\x00runs", i))
+	for i := range maxOutcomes { // all still run
+		_, _ = c.o.begin("", fmt.Sprint("owner\x00runs", i))
 	}
-	if sent, err := c.serve(t.Context(), replies("replied"), operationKey, "one-too-many"); err != nil || len(sent) != 2 {
+	if sent, err := c.serve(t.Context(), replies("replied"), operationKey, "one-more"); err != nil || len(sent) != 2 {
 		t.Errorf("%v, %v", sent, err)
 	}
-	if _, err := c.serve(t.Context(), c.nothing, outcomeKey, "one-too-many"); status.Code(err) != codes.NotFound {
-		t.Error(err)
+	if sent, err := c.serve(t.Context(), c.nothing, outcomeKey, "one-more"); err != nil || len(sent) != 1 { // CV-12
+		t.Errorf("%v, %v", sent, err)
+	}
+}
+
+// TestOutcomesEnd: what nobody asks for is forgotten, though no other operation begins.
+func TestOutcomesEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := outcomeCall{newOutcomes(time.Now), t, "owner", ""}
+		if _, err := c.serve(t.Context(), replies("replied"), operationKey, "one"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(outcomeLife + 2*time.Second)
+		synctest.Wait()
+		if n := len(c.o.all) + len(c.o.keys); n != 0 {
+			t.Errorf("%d are remembered", n)
+		}
+	})
+}
+
+// TestOutcomesOfOthers (CP-2): however many operations one token has, another's are
+// remembered.
+func TestOutcomesOfOthers(t *testing.T) {
+	o := newOutcomes(time.Now)
+	mine, theirs := outcomeCall{o, t, "token a", "token-a"}, outcomeCall{o, t, "token b", "token-b"}
+	if _, err := mine.serve(t.Context(), replies("replied"), operationKey, "one"); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 2 * maxOutcomes {
+		if _, err := theirs.serve(t.Context(), replies("replied"), operationKey, fmt.Sprint(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if sent, err := mine.serve(t.Context(), mine.nothing, outcomeKey, "one"); err != nil || len(sent) != 1 {
+		t.Errorf("what became of it: %v, %v", sent, err)
+	}
+	if n := len(o.keys["token-b"]); n != maxOutcomes {
+		t.Errorf("%d of the other's", n)
 	}
 }

@@ -69,7 +69,8 @@ func TestPagesAreBounded(t *testing.T) {
 	}
 }
 
-// A page that begins after an item which is gone is refused: what comes next is not known.
+// A page that begins after an item which is gone begins after the one before that, so
+// that who decides what a page shows comes to the end of the list.
 func TestPageAfterWhatIsGone(t *testing.T) {
 	id := func(v agent.GrantView) string { return v.ID }
 	views := []agent.GrantView{{ID: "grant-1"}, {ID: "grant-2"}}
@@ -77,8 +78,17 @@ func TestPageAfterWhatIsGone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := pageOf[agentv1.Grant]("grants", views[1:], id, &agentv1.ListGrantsRequest{PageToken: next}); err == nil {
-		t.Error("a page after nothing is given")
+	if page, last, err := pageOf[agentv1.Grant]("grants", views[1:], id, &agentv1.ListGrantsRequest{PageToken: next}); err != nil || len(page) != 1 || page[0].Id != "grant-2" || last != "" {
+		t.Errorf("after the first, which is gone: %v, %q, %v", page, last, err)
+	}
+	for i := range 6 {
+		views = append(views, agent.GrantView{ID: fmt.Sprint("grant-", i+3)})
+	}
+	req := &agentv1.ListGrantsRequest{PageSize: 3}
+	_, req.PageToken, _ = pageOf[agentv1.Grant]("grants", views, id, req) // 1, 2, 3
+	_, req.PageToken, _ = pageOf[agentv1.Grant]("grants", views, id, req) // 4, 5, 6
+	if page, _, err := pageOf[agentv1.Grant]("grants", slices.Delete(slices.Clone(views), 3, 6), id, req); err != nil || len(page) != 2 || page[0].Id != "grant-7" {
+		t.Errorf("after a page that is gone: %v, %v", page, err)
 	}
 	if _, _, err := pageOf[agentv1.Grant]("receipts", views, id, &agentv1.ListGrantsRequest{PageToken: next}); err == nil {
 		t.Error("a page of another list is given")

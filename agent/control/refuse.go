@@ -24,6 +24,14 @@ func scopeRequired(need Scope, format string, args ...any) error {
 	return statusOf(codes.PermissionDenied, codeScope, map[string]string{"scope": string(need)}, fmt.Sprintf(format, args...))
 }
 
+func noSuchMethod(text string) error {
+	return statusOf(codes.Unimplemented, codeNoMethod, nil, text)
+}
+
+func tooManyCalls(actor string) error {
+	return statusOf(codes.ResourceExhausted, codeTooMany, nil, fmt.Sprintf("%s has %d calls under way, which is the most: wait until one has ended", actor, maxCalls))
+}
+
 func stopping() error {
 	return statusOf(codes.Unavailable, codeStopping, nil, "the agent stops: ask again")
 }

@@ -102,7 +102,7 @@ func TestUnidentifiedCall(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	ctx := context.WithValue(t.Context(), callerKey{}, caller{actor: "owner", scope: ScopeAdmin})
-	if _, err := w.server.unary(ctx, &agentv1.ListGrantsRequest{}, unaryInfo("GetEverything"), nil); status.Code(err) != codes.PermissionDenied {
+	if _, err := w.server.unary(ctx, &agentv1.ListGrantsRequest{}, unaryInfo("GetEverything"), nil); status.Code(err) != codes.Unimplemented || reasonOf(status.Convert(err)) != codeNoMethod {
 		t.Errorf("a method that is not in the table: %v", err)
 	}
 }
@@ -187,16 +187,39 @@ func TestWaitingApprovesNothing(t *testing.T) {
 	elsewhere := errors.New("decided elsewhere")
 	for _, c := range []caller{{actor: "owner", scope: ScopeAdmin}, {actor: "owner", scope: ScopeAdmin, inTask: true}} {
 		ctx, decide := context.WithCancelCause(context.WithValue(t.Context(), callerKey{}, c))
-		u := &updates{s: w.server, send: func(m *agentv1.OperationUpdate) error {
+		u := w.server.newUpdates(ctx, decide, func(m *agentv1.OperationUpdate) error {
 			if m.GetApproval() == nil {
 				t.Errorf("told %v", m)
 			}
 			decide(elsewhere)
 			return nil
-		}}
+		})
 		yes, err := u.caller(w.server.as(ctx), asked{waitForApproval: true}).Approve(ctx, agent.ApprovalRequest{ID: "approval-x"})
 		if yes || !errors.Is(err, elsewhere) {
 			t.Errorf("%s: %v, %v", c.name(), yes, err)
+		}
+		if err := u.end(nil); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// The status says what its caller may do: in a task, no more than an assistant.
+func TestScopeIsTold(t *testing.T) {
+	w := newFuzzServer(t)
+	for _, c := range []struct {
+		caller caller
+		want   Scope
+	}{
+		{caller{scope: ScopeAdmin}, ScopeAdmin},
+		{caller{scope: ScopeRead}, ScopeRead},
+		{caller{scope: ScopeAssistant, inTask: true}, ScopeAssistant},
+		{caller{scope: ScopeAdmin, inTask: true}, ScopeAssistant},
+		{caller{scope: ScopeRead, inTask: true}, ScopeRead},
+	} {
+		m, err := w.server.GetStatus(context.WithValue(t.Context(), callerKey{}, c.caller), &agentv1.GetStatusRequest{})
+		if err != nil || m.Process.GetScope() != string(c.want) {
+			t.Errorf("%+v: %s, %v", c.caller, m.GetProcess().GetScope(), err)
 		}
 	}
 }

@@ -14,10 +14,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"sync"
 	"time"
 
+	"golang.org/x/net/netutil"
 	"google.golang.org/grpc"
 
 	"github.com/pactsigner/pactsigner/agent"
@@ -31,10 +33,12 @@ const (
 	headTimeout    = 5 * time.Second
 	bodyTimeout    = 15 * time.Second
 	idleTimeout    = 2 * time.Minute
+	writeTimeout   = 10 * time.Second // for a reader to take a part of an answer
 	stopTimeout    = 15 * time.Second // for operations to end once they are cancelled
 	maxHead        = 16 << 10
 	maxBody        = 128 << 10
 	maxConcurrency = 250 // calls at once on a connection
+	maxConns       = 256 // connections at once on a loopback address: the owner's socket has no such bound
 )
 
 // Config is what a Server is made of.
@@ -70,6 +74,7 @@ type Server struct {
 	mu       sync.Mutex
 	stopping bool
 	calls    map[*call]bool // under way
+	byToken  map[string]int // how many of calls, by their token
 	ended    sync.Cond      // a call has ended
 }
 
@@ -96,11 +101,12 @@ func New(cfg Config) (*Server, error) {
 	}
 	s := &Server{
 		cfg: cfg, agent: cfg.Agent, tokens: NewTokens(cfg.Store, cfg.Principal, cfg.Now), outcomes: newOutcomes(cfg.Now),
-		started: cfg.Now().UTC(), calls: map[*call]bool{},
+		started: cfg.Now().UTC(), calls: map[*call]bool{}, byToken: map[string]int{},
 	}
 	s.ended.L = &s.mu
 	s.grpc = grpc.NewServer(
 		grpc.UnaryInterceptor(s.unary), grpc.StreamInterceptor(s.stream), grpc.MaxRecvMsgSize(maxBody),
+		grpc.UnknownServiceHandler(func(any, grpc.ServerStream) error { return noSuchMethod("no method has this name") }),
 	)
 	agentv1.RegisterAgentServiceServer(s.grpc, s)
 	var err error
@@ -124,6 +130,7 @@ func (s *Server) newREST() (http.Handler, error) {
 		Malformed: func(error) error {
 			return invalid("body", "is malformed, or has an unknown or repeated member or one of the wrong type")
 		},
+		NoMethod: noSuchMethod,
 	}.Handler()
 }
 
@@ -140,6 +147,9 @@ func (s *Server) Handler(owner bool) http.Handler {
 			ctx = context.WithValue(ctx, callerKey{}, c)
 		}
 		r = r.WithContext(ctx)
+		p := &patient{w, http.NewResponseController(w)}
+		defer p.end(r)
+		w = p
 		if r.ProtoMajor == 2 && isGRPC(r) {
 			s.grpc.ServeHTTP(w, r)
 			return
@@ -147,6 +157,41 @@ func (s *Server) Handler(owner bool) http.Handler {
 		s.rest.ServeHTTP(w, r)
 	})
 }
+
+// patient is an answer whose reader may take its time, and not for ever: a part of it
+// that is not taken within writeTimeout ends it.
+type patient struct {
+	http.ResponseWriter
+	control *http.ResponseController
+}
+
+func (p *patient) begin() { _ = p.control.SetWriteDeadline(time.Now().Add(writeTimeout)) }
+func (p *patient) done()  { _ = p.control.SetWriteDeadline(time.Time{}) }
+
+// end bounds what is written after the handler has returned. A connection of HTTP/1
+// goes on with the next request.
+func (p *patient) end(r *http.Request) {
+	if r.ProtoMajor == 2 {
+		p.begin()
+	}
+}
+
+// Write implements [http.ResponseWriter].
+func (p *patient) Write(b []byte) (int, error) {
+	p.begin()
+	defer p.done()
+	return p.ResponseWriter.Write(b)
+}
+
+// Flush implements [http.Flusher].
+func (p *patient) Flush() {
+	p.begin()
+	defer p.done()
+	_ = p.control.Flush()
+}
+
+// Unwrap is for [http.ResponseController].
+func (p *patient) Unwrap() http.ResponseWriter { return p.ResponseWriter }
 
 // Serve serves until ctx ends, and keeps going meanwhile what waits (agent.Tend). It
 // then refuses what is new, cancels what goes on with agent.ErrStopping, so that it
@@ -170,7 +215,11 @@ func (s *Server) Serve(ctx context.Context, listeners ...*Listener) error {
 	for i, l := range listeners {
 		servers[i] = s.httpServer(l.owner)
 		work.Go(func() {
-			if err := servers[i].Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			var on net.Listener = l
+			if !l.owner {
+				on = netutil.LimitListener(l, maxConns)
+			}
+			if err := servers[i].Serve(on); !errors.Is(err, http.ErrServerClosed) {
 				failed <- fmt.Errorf("%s: %w", l.target, err)
 			}
 		})
@@ -208,6 +257,9 @@ func (s *Server) stop(ctx context.Context) {
 	})()
 	for len(s.calls) > 0 && ctx.Err() == nil {
 		s.ended.Wait()
+	}
+	if n := len(s.calls); n > 0 {
+		s.cfg.Log.Warn("stopping: calls are left behind that do not end", slog.Int("calls", n))
 	}
 }
 

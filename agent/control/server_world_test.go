@@ -12,7 +12,9 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -36,6 +38,7 @@ type serverWorld struct {
 	stop     context.CancelFunc
 	served   chan error
 	clients  map[*Listener]*http.Client
+	ahead    atomic.Int64 // how far the server's clock is
 }
 
 // noNetwork is the way to a network where nothing answers.
@@ -87,6 +90,7 @@ func newFuzzServer(t testing.TB) *serverWorld {
 	t.Cleanup(w.agent.Close)
 	w.server, err = New(Config{
 		Agent: w.agent, Store: w.store, Principal: "owner", Version: "test",
+		Now: func() time.Time { return time.Now().Add(time.Duration(w.ahead.Load())) },
 		Log: slog.New(slog.NewTextHandler(w.log, nil)),
 	})
 	if err != nil {

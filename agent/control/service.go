@@ -24,8 +24,9 @@ func answer[M any, P messagePtr[M], V any](view V, err error) (P, error) {
 func (s *Server) GetStatus(ctx context.Context, _ *agentv1.GetStatusRequest) (*agentv1.Status, error) {
 	m, err := answer[agentv1.Status](s.agent.Status(ctx, s.as(ctx)))
 	if err == nil {
+		who, _ := callerOf(ctx)
 		m.Process = &agentv1.Process{
-			Version: s.cfg.Version, Started: timestamppb.New(s.started), TimeScale: int32(s.cfg.TimeScale),
+			Version: s.cfg.Version, Started: timestamppb.New(s.started), TimeScale: int32(s.cfg.TimeScale), Scope: string(who.shown()),
 		}
 	}
 	return m, err
@@ -38,9 +39,6 @@ func (s *Server) GetSettings(ctx context.Context, _ *agentv1.GetSettingsRequest)
 
 // UpdateSettings implements agentv1.AgentServiceServer.
 func (s *Server) UpdateSettings(ctx context.Context, req *agentv1.UpdateSettingsRequest) (*agentv1.Settings, error) {
-	if req.Enabled == nil && req.Preference == nil {
-		return nil, invalid("request", "names no setting")
-	}
 	c := s.as(ctx)
 	if req.Preference != nil { // first, for it may be refused
 		if err := s.agent.SetPreference(ctx, c, agent.Preference(*req.Preference)); err != nil {
@@ -77,9 +75,6 @@ func (s *Server) RemoveProvider(ctx context.Context, req *agentv1.RemoveProvider
 
 // SetCredential implements agentv1.AgentServiceServer.
 func (s *Server) SetCredential(ctx context.Context, req *agentv1.SetCredentialRequest) (*agentv1.Identity, error) {
-	if req.Credential == "" { // that would enrol a device key
-		return nil, invalid("credential", "is required")
-	}
 	return answer[agentv1.Identity](s.agent.Enroll(ctx, s.as(ctx), agent.EnrollRequest{
 		SignerURL: req.SignerUrl, Issuer: req.Issuer, Credential: agent.Secret(req.Credential), Deployment: agent.Deployment(req.Deployment),
 	}))

@@ -73,9 +73,9 @@ func TestRESTIsStrict(t *testing.T) {
 		{"body of a GET", "GET", "/v1/grants", `{}`, nil, 400, codeInvalid, "body"},
 		{"body with another id than the path", "POST", "/v1/approvals/approval-1:decide", `{"id":"approval-2","decision":"deny"}`, nil, 400, codeInvalid, "id"},
 		{"body with the id of the path", "POST", "/v1/approvals/approval-1:decide", `{"id":"approval-1","decision":"deny"}`, nil, 404, codeNotFound, ""},
-		{"empty body", "POST", post, "", []string{"Content-Type", "application/json"}, 400, codeRefused, ""},
+		{"empty body", "POST", post, "", []string{"Content-Type", "application/json"}, 400, codeInvalid, "domain"},
 		{"decision that is none", "POST", "/v1/approvals/approval-1:decide", `{"decision":"yes"}`, nil, 400, codeInvalid, "decision"},
-		{"both names of a business", "POST", post, `{"domain":"a.example.com","cardUrl":"https://a.example.com/c"}`, nil, 400, codeRefused, ""},
+		{"both names of a business", "POST", post, `{"domain":"a.example.com","cardUrl":"https://a.example.com/c"}`, nil, 400, codeInvalid, "domain"},
 		{"no setting", "POST", "/v1/settings", `{}`, nil, 400, codeInvalid, "request"},
 		{"no credential", "POST", "/v1/identity:setCredential", `{"signerUrl":"https://s.example.com"}`, nil, 400, codeInvalid, "credential"},
 		{"deployment that is none", "POST", "/v1/identity:deviceKey", `{"signerUrl":"https://s.example.com","deployment":"mine"}`, nil, 400, codeInvalid, "deployment"},
@@ -89,8 +89,15 @@ func TestRESTIsStrict(t *testing.T) {
 		{"page without an origin", "GET", "/v1/grants", "", []string{"Origin", "null"}, 400, codeInvalid, "Origin"},
 		{"two tokens", "GET", "/v1/grants", "", []string{"Authorization", "Bearer x", "Authorization", "Bearer y"}, 401, codeUnauthenticated, ""},
 		{"token that no metadata can hold", "GET", "/v1/grants", "", []string{"Authorization", "Bearer \u00e9"}, 401, codeUnauthenticated, ""},
-		{"wrong method", "DELETE", "/v1/grants", "", nil, 405, "", ""},
-		{"no such path", "GET", "/v2/grants", "", nil, 404, "", ""},
+		{"wrong method", "DELETE", "/v1/grants", "", nil, 405, codeNoMethod, ""},
+		{"no such path", "GET", "/v2/grants", "", nil, 404, codeNoMethod, ""},
+		{"no such path, by nobody", "GET", "/v2/grants", "", []string{"Authorization", "Bearer x"}, 401, codeUnauthenticated, ""},
+		{"approved blindly", "POST", "/v1/approvals/approval-1:decide", `{"decision":"approve"}`, nil, 400, codeInvalid, "digest"},
+		{"preference that is none", "POST", "/v1/settings", `{"preference":"x"}`, nil, 400, codeInvalid, "preference"},
+		{"no preference", "POST", "/v1/settings", `{"preference":""}`, nil, 400, codeInvalid, "preference"},
+		{"nothing to send", "POST", "/v1/conversations:send", `{"business":"a.example.com","message":" \n"}`, nil, 400, codeInvalid, "message"},
+		{"send to nobody", "POST", "/v1/conversations:send", `{"message":"Hello?"}`, nil, 400, codeInvalid, "business"},
+		{"permission for nothing", "POST", "/v1/authorizations:start", `{"business":"a.example.com"}`, nil, 400, codeInvalid, "scopes"},
 	} {
 		code, header, body := w.rest(w.unix, c.method, c.path, c.body, c.headers...)
 		st := restStatus(t, body)
@@ -192,7 +199,14 @@ func TestLimits(t *testing.T) {
 		if _, word := words[name]; word || name == "page_token" || name == "domain" || name == "card_url" {
 			return
 		}
-		if got := refusedFor(m, set(strings.Repeat("é", limit))); got == name {
+		longest := strings.Repeat("é", limit)
+		if name == "business" { // an id or a domain, but for a card's URL
+			if got := refusedFor(m, set(strings.Repeat("é", maxID+1))); got != name {
+				t.Errorf("%s: business of %d characters that is no URL: refused for %q", m.Name, maxID+1, got)
+			}
+			longest = "https://" + strings.Repeat("e", limit-len("https://"))
+		}
+		if got := refusedFor(m, set(longest)); got == name {
 			t.Errorf("%s: %s of %d characters is refused", m.Name, name, limit)
 		}
 	})
@@ -381,5 +395,32 @@ func TestRefusalsHaveOneErrorInfo(t *testing.T) {
 	}
 	if reason, _ := infoOf(status.FromProto(st)); reason != codeNotFound {
 		t.Errorf("reason %s", reason)
+	}
+}
+
+// CP-3: what a request cannot do without is asked for before anything is done, by both
+// faces alike; and a call of no method says so.
+func TestRequiredFields(t *testing.T) {
+	w := newServer(t)
+	conn := w.conn(w.unix)
+	for _, m := range Methods() {
+		in := descriptor(t, m.Name).Input()
+		for _, field := range required[in.Name()] {
+			req := request(t, m)
+			req.ProtoReflect().Clear(in.Fields().ByName(field))
+			st := status.Convert(callGRPC(t, conn, m, req))
+			if reason, meta := infoOf(st); st.Code() != codes.InvalidArgument || reason != codeInvalid || meta["field"] != string(field) {
+				t.Errorf("%s without %s: %s %q", m.Name, field, st.Code(), st.Message())
+			}
+		}
+		if in.Fields().ByName("id") != nil && len(required[in.Name()]) == 0 {
+			t.Errorf("%s goes without an id", m.Name)
+		}
+	}
+	for _, full := range []string{"/pact.agent.v1.AgentService/GetEverything", "/pact.agent.v2.AgentService/GetStatus"} {
+		err := conn.Invoke(t.Context(), full, &agentv1.GetStatusRequest{}, &agentv1.Status{})
+		if st := status.Convert(err); st.Code() != codes.Unimplemented || reasonOf(st) != codeNoMethod {
+			t.Errorf("%s: %v", full, err)
+		}
 	}
 }

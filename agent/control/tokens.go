@@ -98,7 +98,7 @@ func (t *Tokens) Create(ctx context.Context, c CreateToken) (TokenView, agent.Se
 		c.ExpiresIn = 90 * 24 * time.Hour
 	}
 	if c.ExpiresIn < time.Minute || c.ExpiresIn > maxTokenLife {
-		return TokenView{}, "", fmt.Errorf("expiry: %s: want 1m to %.0fh (366 days)", c.ExpiresIn, maxTokenLife.Hours())
+		return TokenView{}, "", errors.New("expiry: want 1 minute to 366 days")
 	}
 	secret := TokenPrefix + rand.Text() + rand.Text() // 260 bits
 	r := agent.Record{Head: agent.Head{
@@ -237,7 +237,9 @@ func (t *Tokens) touch(ctx context.Context, id string) {
 		if err != nil {
 			return err
 		}
-		d.LastUsed = t.now().UTC().Truncate(touchEvery)
+		if d.LastUsed = t.now().UTC().Truncate(touchEvery); d.LastUsed.Before(r.Created) {
+			d.LastUsed = r.Created
+		}
 		return putToken(tx, r, d)
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -86,6 +87,9 @@ With -o json it prints one line when it is ready: {"pid", "version", "started",
 		}
 		if o.scale < 1 || o.scale > maxTimeScale {
 			return usagef("--time-scale %d is not from 1 to %d", o.scale, maxTimeScale)
+		}
+		if host, _, err := net.SplitHostPort(o.listen); o.listen != "" && (err != nil || !loopback(host)) {
+			return usagef("--listen %q: say a HOST:PORT of this machine's own, such as 127.0.0.1:0", o.listen)
 		}
 		ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGHUP)
 		defer stop()

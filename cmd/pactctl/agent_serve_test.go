@@ -469,9 +469,9 @@ func TestServeRefused(t *testing.T) {
 		"time scale":         {[]string{"--time-scale", "0"}, exitUsage, "--time-scale 0 is not from 1 to 3600"},
 		"an empty socket":    {[]string{"--socket", ""}, exitUsage, "--socket is empty"},
 		"an empty address":   {[]string{"--listen", " "}, exitUsage, "--listen is empty"},
-		"another machine":    {[]string{"--listen", "192.0.2.1:0"}, exitFailed, "listens on this machine alone"},
-		"everywhere":         {[]string{"--listen", ":0"}, exitFailed, "listens on this machine alone"},
-		"no address":         {[]string{"--listen", "8795"}, exitFailed, "want host:port"},
+		"another machine":    {[]string{"--listen", "192.0.2.1:0"}, exitUsage, "of this machine's own"},
+		"everywhere":         {[]string{"--listen", ":0"}, exitUsage, "of this machine's own"},
+		"no address":         {[]string{"--listen", "8795"}, exitUsage, "of this machine's own"},
 		"a folder of others": {[]string{"--socket", filepath.Join(open, "a.sock")}, exitFailed, "others can write to the folder " + open},
 		"no folder":          {[]string{"--socket", filepath.Join(open, "none", "a.sock")}, exitFailed, "no such file"},
 		"a file in the way":  {[]string{"--socket", file}, exitFailed, "a file that is no socket"},
@@ -541,6 +541,50 @@ func TestRemoteThatDoesNotAnswer(t *testing.T) {
 	s.stop()
 	if code, stdout, stderr := b.run(false, "", "grants", "--remote", "unix:"+s.Socket); code != 1 || stdout != "" || !strings.Contains(stderr, "is the agent running?") {
 		t.Errorf("stopped: exit %d\n%s%s", code, stdout, stderr)
+	}
+}
+
+// AP-1, AP-4, CL-2: who cannot give the owner's word is not asked for it: what they ask for
+// waits for who can, on a terminal too.
+func TestAskingWithAToken(t *testing.T) {
+	b := newBench(t)
+	air := b.box.Brands[0].Card
+	b.json(false, 0, "enroll", "--signer", b.signer)
+	b.json(false, 0, "audiences", "set", b.box.Provider, b.box.Audience)
+	b.json(true, 0, "authorize", air, "--scope", "flights:rebook")
+	token := b.token("operator")
+	s := b.serve("--listen", "127.0.0.1:0")
+	there := []string{"--remote", s.Listen, "--remote-token-file", token}
+	// terminal runs a command with the token, and says yes to all.
+	terminal := func(args ...string) (code int, stderr string) {
+		t.Helper()
+		a, stdout, out := testApp(strings.Repeat("y\n", 3), true)
+		code = a.run(t.Context(), append(args, there...))
+		if stdout.Len() > 0 || strings.Contains(out.String(), "Send it?") || strings.Contains(out.String(), "--yes") {
+			t.Errorf("%q: exit %d\n%s%s", args, code, stdout, out)
+		}
+		return code, out.String()
+	}
+	code, stderr := terminal("send", "--business", air, "--scope", "flights:rebook", "--message", "Rebook me onto LK 318")
+	waiting := b.json(false, 0, "approvals", "list")["approvals"].([]any)
+	if code != 3 || len(waiting) != 1 {
+		t.Fatalf("exit %d, %v\n%s", code, waiting, stderr)
+	}
+	id := waiting[0].(map[string]any)["id"].(string)
+	if !strings.HasSuffix(stderr, ": go on with: pactctl approvals approve "+id+", as the owner (the token used here has the scope operator)\n") || !strings.Contains(stderr, "\n  Rebook me onto LK 318\n") {
+		t.Errorf("told\n%s", stderr)
+	}
+	if code, stderr := terminal("approvals", "approve", id); code != 1 || !strings.Contains(stderr, "scope_required: to approve needs the scope admin, and the token used here has operator") {
+		t.Errorf("approve with the token: exit %d\n%s", code, stderr)
+	}
+	if v := b.json(false, 1, append([]string{"approvals", "approve", id, "--yes"}, there...)...); v["reason"] != "scope_required" {
+		t.Errorf("approve with the token: %v", v)
+	}
+	if v := b.json(false, 0, "approvals", "approve", id, "--yes"); v["status"] != "replied" {
+		t.Errorf("approve %v", v)
+	}
+	if code, stderr := terminal("demo"); code != 1 || !strings.Contains(stderr, "the token has the scope operator, and the demo does what takes admin") {
+		t.Errorf("demo: exit %d\n%s", code, stderr)
 	}
 }
 

@@ -39,6 +39,11 @@ What a token of each scope may do:
 // tokens opens the tokens of a profile, on this machine alone: who may use an agent is
 // not told to those who use it.
 func (p *profile) tokens(do func(*control.Tokens) error) (err error) {
+	if named, by, err := p.named(); err != nil {
+		return err
+	} else if named != "" {
+		return onlyHere(by)
+	}
 	dir, err := p.folder()
 	if err != nil {
 		return err
@@ -63,6 +68,12 @@ func scopeNames() []string {
 	return names
 }
 
+// How long a token may live.
+const (
+	minTokenLife = time.Minute
+	maxTokenLife = 366 * 24 * time.Hour
+)
+
 func newAgentTokensCreateCmd(p *profile) *cobra.Command {
 	var req control.CreateToken
 	var out secretOut
@@ -80,7 +91,7 @@ done with it is recorded under its name, which no other token ever has.`,
 	f := cmd.Flags()
 	f.StringVar(&req.Name, "name", "", "`NAME` of who uses it (required)")
 	f.StringVar((*string)(&req.Scope), "scope", "", "`SCOPE`: "+strings.Join(scopeNames(), ", ")+" (required)")
-	f.Var((*days)(&req.ExpiresIn), "expires-in", "`DURATION` after which it ends, such as 24h or 30d; by default 90d, at most 366d")
+	f.Var((*days)(&req.ExpiresIn), "expires-in", "`DURATION` after which it ends, such as 24h or 30d; at least 1m and at most 366d; by default 90d")
 	out.flag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if req.Name == "" {
@@ -88,6 +99,9 @@ done with it is recorded under its name, which no other token ever has.`,
 		}
 		if _, err := control.ParseScope(string(req.Scope)); err != nil {
 			return usagef("--scope: say %s", listedOr(scopeNames()))
+		}
+		if life := req.ExpiresIn; cmd.Flags().Changed("expires-in") && (life < minTokenLife || life > maxTokenLife) {
+			return usagef("--expires-in: say 1m at least and 366d at most")
 		}
 		return p.tokens(func(t *control.Tokens) error { return p.newToken(cmd.Context(), t, req, &out) })
 	}

@@ -46,7 +46,8 @@ func TestAgentTokens(t *testing.T) {
 		{2, "--scope: say read, write, operator, admin or assistant", "create --name x"},
 		{2, "--scope: say", "create --name x --scope all"},
 		{2, "is not a duration", "create --name x --scope read --expires-in never"},
-		{1, "366 days", "create --name x --scope read --expires-in 400d"},
+		{2, "--expires-in: say 1m at least and 366d at most", "create --name x --scope read --expires-in 367d"},
+		{2, "--expires-in: say 1m at least and 366d at most", "create --name x --scope read --expires-in 59s"},
 		{1, "there is or was a token named ci", "create --name ci --scope read"},
 		{1, "--out: ", "create --name x --scope read --out " + file},
 		{1, "want 1 to 64 characters", "create --name a/b --scope read"},
@@ -60,6 +61,9 @@ func TestAgentTokens(t *testing.T) {
 			t.Errorf("%s: exit %d\n%s%s", c.args, code, stdout, stderr)
 		}
 	}
+	for _, life := range []string{"1m", "366d"} { // as long as control takes, and no longer
+		b.json(false, 0, "agent", "tokens", "create", "--name", "for-"+life, "--scope", "read", "--expires-in", life)
+	}
 	if code, stdout, _ := b.run(true, "", "agent", "tokens", "revoke", "ci"); code != 0 || !strings.Contains(stdout, "(ci) is revoked.") {
 		t.Errorf("revoke: exit %d\n%s", code, stdout)
 	}
@@ -67,7 +71,7 @@ func TestAgentTokens(t *testing.T) {
 		t.Errorf("revoked %v", v)
 	}
 	list := b.json(false, 0, "agent", "tokens", "list")["tokens"].([]any)
-	if len(list) != 3 || list[1].(map[string]any)["state"] != "revoked" {
+	if len(list) != 5 || list[3].(map[string]any)["state"] != "revoked" {
 		t.Errorf("list %v", list)
 	}
 }

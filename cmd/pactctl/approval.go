@@ -54,11 +54,18 @@ func requestOf(v agent.ApprovalView) agent.ApprovalRequest {
 }
 
 // visible writes characters out that do not show, or that change how others show:
-// controls, directions, joiners, blanks of other kinds.
+// controls, directions, joiners, variation selectors, blanks of other kinds, and
+// more marks on one character than any language has, which paint over other lines.
 func visible(s string) string {
 	var b strings.Builder
+	marks := 0
 	for _, r := range s {
-		if unicode.IsPrint(r) && !unicode.Is(unicode.Other_Default_Ignorable_Code_Point, r) {
+		if unicode.In(r, unicode.Mn, unicode.Me) {
+			marks++
+		} else {
+			marks = 0
+		}
+		if unicode.IsPrint(r) && agent.Visible(string(r)) != "" && marks <= maxMarks {
 			b.WriteRune(r)
 		} else {
 			fmt.Fprintf(&b, "<U+%04X>", r)
@@ -66,6 +73,9 @@ func visible(s string) string {
 	}
 	return b.String()
 }
+
+// maxMarks is how many marks may stand on one character.
+const maxMarks = 4
 
 // rows breaks a line after every n columns, so that all of it stays indented; n
 // below 1 leaves it whole.

@@ -58,11 +58,14 @@ func TestApprovalHidesNothing(t *testing.T) {
 	a, _, stderr := testApp("", true)
 	p := &profile{app: a}
 	p.showApproval(agent.ApprovalRequest{
-		Message: "pay 1\u202e00 now\x1b[2J\ta\rb\u200bc\u00a0d\u3164e\u2028f\nnext", Effect: agent.EffectChange,
+		Message: "pay 1\u202e00 now\x1b[2J\ta\rb\u200bc\u00a0d\u3164e\u2028f\ng\ufe0fh\u180bi\U000e0100j\u034fk\u17b4l\u2800m\U000e0041n\n" +
+			"o\u0300\u0301\u0302\u0303\u0334\u0489p\u0300\nnext", Effect: agent.EffectChange,
 		Scopes: []agent.Scope{{ID: "pay\u2066", Description: "see\u202d more"}},
 	})
 	for _, want := range []string{
-		"\n  pay 1<U+202E>00 now<U+001B>[2J<U+0009>a<U+000D>b<U+200B>c<U+00A0>d<U+3164>e<U+2028>f\n  next\n",
+		"\n  pay 1<U+202E>00 now<U+001B>[2J<U+0009>a<U+000D>b<U+200B>c<U+00A0>d<U+3164>e<U+2028>f\n" +
+			"  g<U+FE0F>h<U+180B>i<U+E0100>j<U+034F>k<U+17B4>l<U+2800>m<U+E0041>n\n" +
+			"  o\u0300\u0301\u0302\u0303<U+0334><U+0489>p\u0300\n  next\n",
 		"\n  pay<U+2066>  see<U+202D> more\n",
 		"\nIt has characters that do not show; they stand in it as <U+...>.\n",
 	} {

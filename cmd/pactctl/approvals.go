@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pactsigner/pactsigner/agent"
+	"github.com/pactsigner/pactsigner/agent/control"
 )
 
 // newApprovalsCmd shows what waits for the owner's word, and takes it.
@@ -160,6 +161,12 @@ func (p *profile) approve(ctx context.Context, ag personal, c agent.Caller, id s
 	v, err := ag.Approval(ctx, c, id)
 	if err != nil {
 		return noApproval(id, err)
+	}
+	if p.limit != nil && !p.limit.Decides() { // before a question whose answer would not count
+		return refused(&agent.Refusal{
+			Status: agent.StatusBlocked, Reason: control.ReasonScopeRequired,
+			Detail: fmt.Sprintf("to approve needs the scope %s, and the token used here has %s", control.ScopeAdmin, p.limit.Scope()),
+		})
 	}
 	switch v.State {
 	case agent.ApprovalPending:

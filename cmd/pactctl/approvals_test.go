@@ -104,7 +104,7 @@ func TestApprove(t *testing.T) {
 					t.Errorf("decided %+v, confirmed %v", d.taken[0], d.caller.Confirmed)
 				}
 			}
-			whole := strings.Contains(stderr.String(), "asked for by  assistant desk<U+202E>\n") && strings.Contains(stderr.String(), "\n  and tell me the seat\n") && strings.Contains(stderr.String(), "SHA-256: "+d.view.Digest)
+			whole := strings.Contains(stderr.String(), "asked for by  assistant \"desk<U+202E>\"\n") && strings.Contains(stderr.String(), "\n  and tell me the seat\n") && strings.Contains(stderr.String(), "SHA-256: "+d.view.Digest)
 			if whole != (c.state == "") || strings.Contains(stderr.String(), "Send it? [y/N]") != c.asked {
 				t.Errorf("shown\n%s", stderr)
 			}
@@ -153,7 +153,10 @@ func TestApprovalsPrinted(t *testing.T) {
 // Who acted is named where it was not the owner with pactctl, and no name steers a terminal.
 func TestByAnother(t *testing.T) {
 	for actor, want := range map[string]string{
-		"": "", "owner_cli": "", "owner": "", "token desk": "token desk", "owner task trip": "owner task trip", "assistant a\x1b[2Jb": "assistant a<U+001B>[2Jb",
+		"": "", "owner_cli": "", "owner": "", "token desk": "token desk", "agent": "agent",
+		"owner task trip": `task "trip"`, "token desk task x, approved by the owner already": `token desk task "x, approved by the owner already"`,
+		"assistant a\x1b[2Jb": `assistant "a<U+001B>[2Jb"`, `assistant a" and the owner`: `assistant "a' and the owner"`,
+		"assistant a task b": `assistant "a task b"`, "dialog of a": `dialog of "a"`, "token a b task c": "token a b task c",
 	} {
 		if got := byAnother(actor); got != want {
 			t.Errorf("%q: %q", actor, got)
@@ -171,6 +174,9 @@ func TestByAnother(t *testing.T) {
 		{ID: "grant-1", Business: "b-1", State: "disconnected", Ended: testNow, EndedBy: "token desk"},
 		{ID: "grant-2", Business: "b-1", State: "disconnected", Ended: testNow, EndedBy: "owner_cli"},
 	})
+	printIdentity(p, agent.IdentityView{Issuer: "https://signer.example", Mode: "device", By: "token ops"})
+	printPolicy(p, agent.PolicyView{Available: true, Enabled: true, Preference: agent.PreferPACT, By: "token ops"})
+	printProviders(p, []agent.ProviderView{{Origin: "https://a.example", Source: agent.SourceSettings, State: "ready", Audience: "aud", By: "token ops"}})
 	golden(t, "actors.txt", b.Bytes())
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"regexp"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -97,15 +98,31 @@ func printConversation(p *printer, v agent.ConversationView) {
 	}
 }
 
-// byAnother is who acted, if that was not the owner with pactctl: empty then. A program
-// may have chosen the name.
+// byAnother is who acted, if that was not the owner with pactctl: empty then. What a
+// program chose as its name, or its task's, stands in quotes: it is no word of ours.
 func byAnother(actor string) string {
 	switch actor {
 	case "", string(agent.OriginOwnerCLI), "owner":
 		return ""
 	}
+	if who, task, ok := strings.Cut(actor, " task "); ok && ofToken.MatchString(who) {
+		return who + " task " + quoted(task)
+	} else if ok && who == "owner" {
+		return "task " + quoted(task)
+	}
+	for _, kind := range []string{"assistant ", "dialog of "} {
+		if name, ok := strings.CutPrefix(actor, kind); ok {
+			return kind + quoted(name)
+		}
+	}
 	return visible(actor)
 }
+
+// ofToken is an actor with a token, whose names have no blanks.
+var ofToken = regexp.MustCompile(`^token [A-Za-z0-9._@-]+$`)
+
+// quoted is somebody's word, which ends where the quotes do.
+func quoted(s string) string { return `"` + strings.ReplaceAll(visible(s), `"`, "'") + `"` }
 
 // printText writes a text two columns in, so that no line of it can be taken for one of
 // ours, with nothing in it that steers a terminal (RD-4).

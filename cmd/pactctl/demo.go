@@ -55,20 +55,22 @@ you, at your own pace.
 
 With --remote the agent is a running one, in a process of its own and through
 its control plane: pactctl agent serve --time-scale 60, with a profile that is
-new. The profile then holds what the demo did, and is yours to remove.
+new. The profile then holds what the demo did, and is yours to remove. On its
+address the demo needs a token of scope admin. PACT_REMOTE and contexts are for
+other commands.
 
 With -o json stdout has only {"ok", "steps": [{"name", "ok", "detail", "ms"}],
 "receipts": [{"id", "verdict"}]}.`,
 		Example: `  pactctl demo
   pactctl demo -o json
   pactctl demo --browser
-  pactctl agent serve --profile DIR --time-scale 60 &
+  pactctl agent serve --profile DIR --time-scale 60  # in another terminal
   pactctl demo --remote unix:DIR/agent.sock`,
 		Args: cobra.NoArgs,
 	}
 	cmd.Flags().BoolVar(&d.browser, "browser", false, "sign in and consent yourself, in your browser")
-	cmd.Flags().StringVar(&d.remote, "remote", "", "work with the running agent at `TARGET`: unix:PATH, http://HOST:PORT or a context's name")
-	cmd.Flags().StringVar(&d.tokenFile, "remote-token-file", "", "`FILE` with the token of the running agent")
+	cmd.Flags().StringVar(&d.remote, "remote", "", "`AGENT` that runs: unix:PATH, http://127.0.0.1:PORT or a context's name")
+	cmd.Flags().StringVar(&d.tokenFile, "remote-token-file", "", "`FILE` with the token for --remote (or PACT_REMOTE_TOKEN_FILE)")
 	cmd.Flags().BoolVarP(&verbose, "verbose", "v", false, "log what signer and business do to stderr")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if d.browser && !a.person {

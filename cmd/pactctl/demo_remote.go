@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/pactsigner/pactsigner/agent"
+	"github.com/pactsigner/pactsigner/agent/control"
 )
 
 // checkRemote tells why a running agent cannot be shown: what the demo proves needs
@@ -16,6 +17,9 @@ func (d *demo) checkRemote(ctx context.Context) error {
 		return err
 	}
 	defer c.Close()
+	if !c.Decides() {
+		return fmt.Errorf("the token has the scope %s, and the demo does what takes %s: use the agent's socket, or such a token", c.Scope(), control.ScopeAdmin)
+	}
 	process, err := c.Process(ctx)
 	if err != nil {
 		return err

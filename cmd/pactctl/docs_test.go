@@ -15,8 +15,8 @@ import (
 
 const agentPage = "../../docs/agent.md"
 
-// Every status, reason, verdict, issue and code that package agent can answer with is in a table of
-// docs/agent.md, and nothing else is.
+// Every status, reason, verdict, issue and code that package agent, or its control plane, can answer
+// with is in a table of docs/agent.md, and nothing else is.
 func TestDocsCodes(t *testing.T) {
 	page, err := os.ReadFile(agentPage)
 	if err != nil {
@@ -31,6 +31,7 @@ func TestDocsCodes(t *testing.T) {
 	}
 	codes := codesIn(t, "../../agent")
 	codes = append(codes, codesIn(t, "../../agent/egress")...)
+	codes = append(codes, codesIn(t, "../../agent/control")...)
 	if len(codes) < 100 {
 		t.Errorf("only %d codes were found", len(codes))
 	}
@@ -147,7 +148,7 @@ func TestDocsCommands(t *testing.T) {
 			t.Fatal(err)
 		}
 		text := strings.ReplaceAll(string(page), "\\\n", " ") // a command that goes on in the next line
-		for _, m := range regexp.MustCompile(`(?m)(?:\x60|^\s*|\$ |\$\(|-- /|=/usr/local/bin/)pactctl ([a-z][^\x60\n|)]*)`).FindAllStringSubmatch(text, -1) {
+		for _, m := range regexp.MustCompile(`(?m)(?:\x60|^\s*|\$ |\$\(|-- /|=%h/\.local/bin/)pactctl ([a-z][^\x60\n|)]*)`).FindAllStringSubmatch(text, -1) {
 			found++
 			line, _, _ := strings.Cut(m[1], " #")
 			words := strings.Fields(line)
@@ -172,5 +173,21 @@ func TestDocsCommands(t *testing.T) {
 	}
 	if found < 60 {
 		t.Errorf("only %d commands were found", found)
+	}
+}
+
+// The user's service starts the program where the page has it installed.
+func TestDocsService(t *testing.T) {
+	page, err := os.ReadFile("../../docs/control-plane.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	unit, err := os.ReadFile("../../deploy/systemd/pactctl-agent.service")
+	if err != nil {
+		t.Fatal(err)
+	}
+	starts := regexp.MustCompile(`(?m)^ExecStart=%h/(\S+) agent serve$`).FindStringSubmatch(string(unit))
+	if starts == nil || !strings.Contains(string(page), "/bin/pactctl ~/"+starts[1]+"\n") {
+		t.Errorf("the unit starts %q, and the page does not install that", starts)
 	}
 }

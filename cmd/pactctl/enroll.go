@@ -119,5 +119,6 @@ func printIdentity(p *printer, v agent.IdentityView) {
 		"known by", v.Mode,
 		"thumbprint", v.Thumbprint,
 		"deployment", string(v.Deployment),
+		"set up by", byAnother(v.By),
 	)
 }

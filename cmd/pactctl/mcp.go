@@ -1,7 +1,10 @@
 package main
 
 import (
+	"bufio"
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"log/slog"
@@ -9,6 +12,7 @@ import (
 	"sync"
 	"syscall"
 
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/spf13/cobra"
 
@@ -84,10 +88,65 @@ func serveAssistant(ctx context.Context, a *app, p *profile, noDialog bool) (err
 		defer context.AfterFunc(ctx, func() { stop(agent.ErrStopping) })()
 	}
 	signal.Ignore(syscall.SIGPIPE) // a client that is gone must not end what the owner approved
-	return s.Run(ctx, &mcp.IOTransport{Reader: io.NopCloser(a.stdin), Writer: unclosed{a.stdout}})
+	out := &unclosed{w: a.stdout}
+	return s.Run(ctx, &mcp.IOTransport{Reader: messages(a.stdin, out), Writer: out})
 }
 
-// unclosed leaves stdout open when a connection ends.
-type unclosed struct{ io.Writer }
+// maxMCPLine is the longest message that is read.
+const maxMCPLine = 1 << 20
 
-func (unclosed) Close() error { return nil }
+// messages gives the lines of in that are messages. One that is none is answered as
+// such, and ends nothing.
+func messages(in io.Reader, out io.Writer) io.ReadCloser {
+	r, w := io.Pipe()
+	go func() {
+		lines := bufio.NewReaderSize(in, maxMCPLine)
+		for {
+			line, err := lines.ReadSlice('\n')
+			tooLong := errors.Is(err, bufio.ErrBufferFull)
+			for errors.Is(err, bufio.ErrBufferFull) {
+				_, err = lines.ReadSlice('\n')
+			}
+			if line = bytes.TrimSpace(line); tooLong || len(line) > 0 && !isMessage(line) {
+				if _, e := io.WriteString(out, notAMessage); err == nil {
+					err = e
+				}
+			} else if len(line) > 0 {
+				if _, e := w.Write(append(bytes.Clone(line), '\n')); err == nil {
+					err = e
+				}
+			}
+			if err != nil {
+				w.CloseWithError(err)
+				return
+			}
+		}
+	}()
+	return r
+}
+
+// isMessage reports a message of JSON-RPC, or several in a list.
+func isMessage(line []byte) bool {
+	if line[0] == '[' {
+		return json.Valid(line)
+	}
+	_, err := jsonrpc.DecodeMessage(line)
+	return err == nil && json.Valid(line)
+}
+
+const notAMessage = `{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"this line is no message of JSON-RPC"}}` + "\n"
+
+// unclosed is stdout, which stays open when a connection ends. A message is one Write,
+// and none gets into another.
+type unclosed struct {
+	mu sync.Mutex
+	w  io.Writer
+}
+
+func (u *unclosed) Write(p []byte) (int, error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.w.Write(p)
+}
+
+func (*unclosed) Close() error { return nil }

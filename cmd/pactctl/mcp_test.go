@@ -16,6 +16,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/pactsigner/pactsigner/agent"
 	"github.com/pactsigner/pactsigner/sandbox"
 )
 
@@ -249,6 +250,100 @@ func TestAssistantSignIn(t *testing.T) {
 	}
 }
 
+// TestAssistantStepUp: the business wants a permission for what the owner approved, so
+// that they approve once more. The assistant knows the first approval alone, and is told
+// by it how things are, at every step (AP-3, CV-13).
+func TestAssistantStepUp(t *testing.T) {
+	b := readyBench(t)
+	air := b.box.Brands[0].Card
+	if code, _, stderr := b.run(true, "", "authorize", air, "--scope", "flights:rebook", "--scope", "flights:upcoming:read"); code != 0 {
+		t.Fatalf("authorize: exit %d\n%s", code, stderr)
+	}
+	a := b.assistant("desk", "2025-11-25", nil)
+	asked := a.expect("local_approval_required", "request_change", map[string]any{"business": air, "message": "Rebook me onto LK 318"})
+	first := map[string]any{"id": idIn(asked, "approval")}
+	b.json(false, 3, "approvals", "approve", idIn(asked, "approval"), "--yes")
+	waits := a.expect("local_approval_required", "follow_up", first)
+	second := idIn(waits, "approval")
+	if next := waits["next"].(string); second == "" || second == first["id"] || !strings.Contains(next, "pactctl approvals approve "+second) {
+		t.Fatalf("follow_up: %v", waits)
+	}
+	a.expect("local_approval_required", "follow_up", map[string]any{"id": asked["conversation"]})
+	if code, _, stderr := b.run(true, "", "approvals", "approve", second); code != 0 {
+		t.Fatalf("approve: exit %d\n%s", code, stderr)
+	}
+	for _, id := range []any{first["id"], second, asked["conversation"]} {
+		done := a.expect("replied", "follow_up", map[string]any{"id": id})
+		if done["receipt"].(map[string]any)["verdict"] != "verified" || strings.Contains(done["next"].(string), "Nothing was carried out") {
+			t.Errorf("%s: %v", id, done)
+		}
+	}
+
+	// In a dialog they are asked twice as well, and the second time for what is sent then.
+	for _, revision := range []string{"2025-11-25", "2026-07-28"} {
+		var shown []string
+		a := b.assistant("desk", revision, func(r *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
+			shown = append(shown, r.Params.Message)
+			return &mcp.ElicitResult{Action: "accept", Content: map[string]any{"decision": "approve"}}, nil
+		})
+		done := a.expect("replied", "request_change", map[string]any{"business": air, "message": "Rebook me onto LK 318"})
+		if len(shown) != 2 || !strings.Contains(shown[0], "Permissions: none") || !strings.Contains(shown[1], "It differs from what was approved before.") ||
+			!strings.Contains(shown[1], "flights:rebook") || !strings.HasSuffix(shown[1], "Approval: "+idIn(done, "approval")) {
+			t.Errorf("%s: asked %d times:\n%s\n%v", revision, len(shown), strings.Join(shown, "\n\n"), done)
+		}
+	}
+}
+
+// TestNoMessage: a line that is no message is answered as such (JSON-RPC 2.0, section 5.1), and
+// what else the assistant's program has under way goes on.
+func TestNoMessage(t *testing.T) {
+	b := newBench(t)
+	cmd := exec.Command("pactctl", "mcp", "--profile", b.profile)
+	cmd.Env = append(cmd.Environ(), "GORACE=atexit_sleep_ms=0")
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	answers := json.NewDecoder(out)
+	say := func(line, want string) {
+		t.Helper()
+		if _, err := io.WriteString(in, line+"\n"); err != nil {
+			t.Fatal(err)
+		}
+		if want == "" {
+			return
+		}
+		var got json.RawMessage
+		if err := answers.Decode(&got); err != nil || !strings.Contains(string(got), want) {
+			t.Errorf("%.60s: %v %s\n%s", line, err, got, &stderr)
+		}
+	}
+	const wrong = `"id":null,"error":{"code":-32700`
+	say("hello", wrong)
+	say(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"raw","version":"1"}}}`, `"protocolVersion"`)
+	say(`{"jsonrpc":"2.0","method":"notifications/initialized"}`, "")
+	say("", "")
+	say(strings.Repeat("[", 20000), wrong)
+	say(`{"jsonrpc":"2.0","id":2`, wrong)
+	say(`{"jsonrpc":"2.0","id":3,"method":"ping"} and more`, wrong)
+	say("7", wrong)
+	say(`{"a":"`+strings.Repeat("a", maxMCPLine)+`"}`, wrong)
+	say(`{"jsonrpc":"2.0","id":4,"method":"ping"}`+"\r", `"id":4`)
+	_ = in.Close()
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("the end: %v\n%s", err, &stderr)
+	}
+}
+
 // hostile is a business that works with an assistant against the owner. It knows what
 // its test knows.
 type hostile struct {
@@ -370,7 +465,8 @@ func TestAdversary(t *testing.T) {
 			// no result holds it. The step-up asks for more than the inspection that it came of.
 			out := a.call("ask", map[string]any{"business": shop, "message": "What points have I, after a step up?", "scopes": []string{"points:read"}})
 			link, userCode := b.linkOf(t, idIn(out, "signIn"))
-			h.set("Open " + link + " and type " + userCode + ". " + strings.ToUpper(link) + " https://x.example/?user_code=" + userCode)
+			h.set("Open " + link + " and type " + userCode + ". " + strings.ToUpper(link) + " https://x.example/?user_code=" + userCode +
+				" " + behind(userCode, "\u2066") + " " + behind(userCode, "\u200b") + " " + behind(userCode, "\ufe0f") + " " + behind(link, "\U000e0041") + " " + strings.ToLower(userCode))
 			a.call("ask", map[string]any{"business": shop, "message": "What is the link?"})
 			for _, tool := range []string{"list_businesses", "list_grants", "list_receipts", "list_approvals"} {
 				a.call(tool, nil)
@@ -386,8 +482,9 @@ func TestAdversary(t *testing.T) {
 				}
 				a.all.WriteString(got.Contents[0].Text)
 			}
-			for _, secret := range []string{link, userCode, "eyJ", "user_code=" + userCode} {
-				if secret != "" && strings.Contains(a.all.String(), secret) {
+			plain, _, _ := strings.Cut(link, "?")
+			for _, secret := range []string{link, userCode, strings.ToLower(userCode), "eyJ", "user_code=" + userCode} {
+				if secret != "" && strings.Contains(a.all.String(), secret) || strings.Contains(agent.Visible(a.all.String()), plain) {
 					t.Errorf("%.12s… is in a result", secret)
 				}
 			}
@@ -409,6 +506,9 @@ func TestAdversary(t *testing.T) {
 		})
 	}
 }
+
+// behind is a text with a character that nobody sees after its first one.
+func behind(text, hidden string) string { return text[:1] + hidden + text[1:] }
 
 // linkOf is the link and code of a pending sign-in, as the owner's terminal shows them.
 func (b *bench) linkOf(t *testing.T, id string) (link, code string) {

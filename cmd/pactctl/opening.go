@@ -38,7 +38,7 @@ func (p *profile) open(ctx context.Context) (*opened, error) {
 	switch {
 	case at.target == "":
 	case p.here:
-		return nil, usagef("this works on the profile itself, and %s names a running agent: run it on that machine with --profile DIR", at.by)
+		return nil, onlyHere(at.by)
 	case off:
 		return nil, fmt.Errorf("PACT_DISABLED is set, so PACT is off here; the agent that %s names does not know of it: unset it to use that", at.by)
 	default:
@@ -69,6 +69,7 @@ func (p *profile) openThere(ctx context.Context, at place) (*opened, error) {
 	if err != nil {
 		return nil, err
 	}
+	p.limit = c
 	return &opened{agent: c, caller: p.caller(), target: at.target, owner: at.owner(), close: c.Close}, nil
 }
 

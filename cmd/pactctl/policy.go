@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -61,6 +62,7 @@ func printPolicy(p *printer, v agent.PolicyView) {
 		"blocked providers", or(strings.Join(v.Policy.BlockedProviders, " "), "none"),
 		"profile", onOff(v.Enabled),
 		"preference", or(string(v.Preference), "none, which is as disabled"),
+		"changed by", byAnother(v.By),
 	}
 	for _, s := range v.Sources {
 		state := "not there"
@@ -94,13 +96,12 @@ disabled does not use PACT. A preference allows nothing by itself.`,
 		Args:      cobra.ExactArgs(1),
 		ValidArgs: []string{string(agent.PreferPACT), string(agent.RequirePACT), string(agent.DisabledPACT)},
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if !slices.Contains(cmd.ValidArgs, args[0]) {
+				return usagef("%q is no preference: say %s", args[0], listedOr(cmd.ValidArgs))
+			}
 			p.makes = true
 			return p.with(cmd.Context(), func(ctx context.Context, ag personal, c agent.Caller) error {
-				err := ag.SetPreference(ctx, c, agent.Preference(args[0]))
-				if agent.ReasonOf(err) == agent.ReasonInvalidInput {
-					return usagef("%q is no preference: say %s, %s or %s", args[0], agent.PreferPACT, agent.RequirePACT, agent.DisabledPACT)
-				}
-				if err != nil {
+				if err := ag.SetPreference(ctx, c, agent.Preference(args[0])); err != nil {
 					return err
 				}
 				return p.showPolicy(ctx, ag, c)

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pactsigner/pactsigner/agent"
+	"github.com/pactsigner/pactsigner/agent/control"
 )
 
 // principal is the one user of a profile of pactctl (ID-7).
@@ -31,6 +32,7 @@ type profile struct {
 	signIn  string   // the sign-in whose link was shown, and whose end is waited for
 	waitFor string   // the sign-in that the command was told to wait for
 	goOn    string   // the command to go on with after an interrupted sign-in; empty: authorization wait
+	limit   limit    // of the running agent that is open; nil: none
 	waiting *waiting // while the agent is open
 }
 
@@ -166,7 +168,7 @@ func (p *profile) ask(ctx context.Context, question string) (string, error) {
 // ended prints how an operation ended and returns the error that it ends the
 // program with (CL-2).
 func (p *profile) ended(r agent.Result, text func(*printer)) error {
-	return p.endedWith(r, resultError(r), text)
+	return p.endedWith(r, resultErrorWith(r, p.remedy(r)), text)
 }
 
 func (p *profile) endedWith(r agent.Result, ended error, text func(*printer)) error {
@@ -223,6 +225,35 @@ func remedy(r agent.Result) string {
 		flags += "--scope " + id + " "
 	}
 	return ": " + orApprove(r) + "repeat with " + flags + "--yes, or on a terminal"
+}
+
+// limit is what a token lets its holder do at a running agent.
+type limit interface {
+	Scope() control.Scope
+	Decides() bool // give the owner's word
+	SignsIn() bool // see a sign-in link
+}
+
+// remedy is what a person can do about a result with the authority that they have
+// here.
+func (p *profile) remedy(r agent.Result) string {
+	z, v := r.Authorization, r.Approval
+	switch {
+	case p.limit == nil:
+	case r.Status == agent.StatusApprovalRequired && !p.limit.Decides():
+		if v == nil || v.ID == "" {
+			return ": say it again" + p.notHere()
+		}
+		return ": go on with: pactctl approvals approve " + v.ID + p.notHere()
+	case r.Status == agent.StatusNeedsUserAction && !p.limit.SignsIn() && r.Detail == "" && z != nil:
+		return ": go on with: pactctl authorization wait " + z.ID + p.notHere()
+	}
+	return remedy(r)
+}
+
+// notHere says that something takes more than the token in use.
+func (p *profile) notHere() string {
+	return fmt.Sprintf(", as the owner (the token used here has the scope %s)", p.limit.Scope())
 }
 
 // refusedError is an operation that was refused before it had a result. With

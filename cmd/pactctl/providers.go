@@ -58,15 +58,23 @@ JSON is false.`,
 						pr.line("No providers. Add one with: pactctl providers add ORIGIN --audience AUDIENCE")
 						return
 					}
-					var rows [][]string
-					for _, v := range list {
-						rows = append(rows, []string{v.Origin, v.Source, v.State, v.Audience, v.Label})
-					}
-					pr.table([]string{"ORIGIN", "FROM", "STATE", "AUDIENCE", "LABEL"}, rows)
+					printProviders(pr, list)
 				})
 			})
 		},
 	}
+}
+
+func printProviders(p *printer, list []agent.ProviderView) {
+	var rows [][]string
+	for _, v := range list {
+		from := v.Source
+		if who := byAnother(v.By); who != "" {
+			from += ", by " + who
+		}
+		rows = append(rows, []string{v.Origin, from, v.State, v.Audience, v.Label})
+	}
+	p.table([]string{"ORIGIN", "FROM", "STATE", "AUDIENCE", "LABEL"}, rows)
 }
 
 func newProvidersAddCmd(p *profile) *cobra.Command {

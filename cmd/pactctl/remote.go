@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/url"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -33,25 +32,11 @@ func (at place) owner() bool { return strings.HasPrefix(at.target, unixTarget) &
 // unixTarget is what the target of a socket begins with.
 const unixTarget = "unix:"
 
-// maxSocketPath is more than no system takes.
-const maxSocketPath = 107
-
 // place decides it, in the order that `pactctl agent --help` states.
 func (p *profile) place() (place, error) {
-	named, by, profile := os.Getenv("PACT_REMOTE"), "PACT_REMOTE", os.Getenv("PACT_PROFILE")
-	switch {
-	case p.remote != "" && p.dir != "":
-		return place{}, usagef("--remote and --profile name two agents: say one")
-	case p.remote != "":
-		named, by = string(p.remote), "--remote"
-	case p.dir != "":
-		named = ""
-	}
-	if named == "" && p.dir == "" && profile == "" {
-		var err error
-		if named, by, err = contextWithAgent(); err != nil {
-			return place{}, err
-		}
+	named, by, err := p.named()
+	if err != nil {
+		return place{}, err
 	}
 	if named != "" {
 		return findAgent(named, by, string(p.tokenFile))
@@ -61,6 +46,30 @@ func (p *profile) place() (place, error) {
 	}
 	dir, err := p.folder()
 	return place{dir: dir}, err
+}
+
+// named is what names a running agent, and by what; empty: the profile is meant.
+func (p *profile) named() (named, by string, err error) {
+	switch {
+	case p.remote != "" && p.dir != "":
+		return "", "", usagef("--remote and --profile name two agents: say one")
+	case p.remote != "":
+		return string(p.remote), "--remote", nil
+	case p.dir != "":
+		return "", "", nil
+	}
+	if named := os.Getenv("PACT_REMOTE"); named != "" {
+		return named, "PACT_REMOTE", nil
+	}
+	if os.Getenv("PACT_PROFILE") != "" {
+		return "", "", nil
+	}
+	return contextWithAgent()
+}
+
+// onlyHere is what works on the profile itself, and was told of a running agent.
+func onlyHere(by string) error {
+	return usagef("this works on the profile itself, and %s names a running agent: run it on that machine with --profile DIR", by)
 }
 
 // contextWithAgent is the context in force, if it names an agent.
@@ -122,21 +131,15 @@ func parseAgent(by, target string) (string, error) {
 		if err != nil {
 			return "", fmt.Errorf("%s: %w", by, err)
 		}
-		if len(path) > maxSocketPath {
-			return "", usagef("%s: no socket has a path of more than %d bytes, and %s has %d", by, maxSocketPath, path, len(path))
+		if longest := control.MaxSocketPath(); len(path) > longest {
+			return "", usagef("%s: no socket has a path of more than %d bytes, and %s has %d", by, longest, path, len(path))
 		}
 		return unixTarget + path, nil
 	}
-	u, err := url.Parse(target)
-	switch {
-	case err != nil || u.Host == "" || u.Scheme != "http":
-		return "", usagef("%s %q is neither unix:PATH nor http://127.0.0.1:PORT", by, target)
-	case strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "" || u.User != nil || u.Port() == "":
-		return "", usagef("%s %q must be only scheme, host and port", by, target)
-	case !loopback(u.Hostname()):
-		return "", usagef("%s %q is not on this machine: an agent is reached at a loopback address or its socket alone", by, target)
+	if err := control.CheckTarget(target); err != nil {
+		return "", usagef("%s %w", by, err)
 	}
-	return "http://" + u.Host, nil
+	return strings.TrimRight(target, "/"), nil
 }
 
 // checkSocket refuses a socket that others than the owner could have put there: what

@@ -69,12 +69,12 @@ contexts:
 		"no such context":            {remote: "nowhere", code: exitUsage, says: "nor the name of a context"},
 		"a context without":          {remote: "signer", code: exitUsage, says: "names no agent"},
 		"another machine":            {remote: "http://agent.example.com:80", tokenFile: "/t", code: exitUsage, says: "not on this machine"},
-		"https":                      {remote: "https://127.0.0.1:80", tokenFile: "/t", code: exitUsage, says: "neither unix:PATH nor http://"},
-		"a path":                     {remote: "http://127.0.0.1:80/x", tokenFile: "/t", code: exitUsage, says: "only scheme, host and port"},
-		"no port":                    {remote: "http://127.0.0.1", tokenFile: "/t", code: exitUsage, says: "only scheme, host and port"},
-		"a name in it":               {remote: "http://ada@127.0.0.1:80", tokenFile: "/t", code: exitUsage, says: "only scheme, host and port"},
+		"https":                      {remote: "https://127.0.0.1:80", tokenFile: "/t", code: exitUsage, says: "is no agent: say unix:PATH or http://"},
+		"a path":                     {remote: "http://127.0.0.1:80/x", tokenFile: "/t", code: exitUsage, says: "is no agent: say unix:PATH or http://"},
+		"no port":                    {remote: "http://127.0.0.1", tokenFile: "/t", code: exitUsage, says: "is no agent: say unix:PATH or http://"},
+		"a name in it":               {remote: "http://ada@127.0.0.1:80", tokenFile: "/t", code: exitUsage, says: "is no agent: say unix:PATH or http://"},
 		"no path":                    {remote: "unix:", code: exitUsage, says: "has no path"},
-		"too long a path":            {remote: "unix:/" + strings.Repeat("x", 120), code: exitUsage, says: "more than 107 bytes"},
+		"too long a path":            {remote: "unix:/" + strings.Repeat("x", 120), code: exitUsage, says: "no socket has a path of more than"},
 		"PACT_REMOTE to elsewhere":   {env: map[string]string{"PACT_REMOTE": "http://192.0.2.1:80"}, code: exitUsage, says: `PACT_REMOTE "http://192.0.2.1:80" is not on this machine`},
 		"a token of the environment": {profile: dir, env: map[string]string{"PACT_REMOTE_TOKEN_FILE": "/env"}, dir: dir}, // it goes with no remote
 	} {
@@ -126,6 +126,7 @@ func TestRemoteRefused(t *testing.T) {
 	}{
 		"nothing there":    {nil, []string{"status", "--remote", "unix:/nowhere/agent.sock"}, exitFailed, "there is no socket /nowhere/agent.sock: is the agent running?"},
 		"a signed receipt": {nil, []string{"receipts", "export", "r-1", "--remote", "unix:/x"}, exitUsage, "works on the profile itself"},
+		"tokens":           {map[string]string{"PACT_REMOTE": "unix:/x"}, []string{"agent", "tokens", "list"}, exitUsage, "PACT_REMOTE names a running agent"},
 		"development":      {nil, []string{"status", "--development", "--remote", "unix:/x"}, exitUsage, "pactctl agent serve --development"},
 		"disabled here":    {map[string]string{"PACT_DISABLED": "1"}, []string{"status", "--remote", "unix:/x"}, exitFailed, "PACT_DISABLED is set"},
 		"no token file":    {nil, []string{"status", "--remote", "http://127.0.0.1:1", "--remote-token-file", "/nowhere"}, exitFailed, "remote token: "},

@@ -196,7 +196,7 @@ func (p *profile) chat(ctx context.Context, ag personal, c agent.Caller, req age
 		if r.Conversation != "" && r.Reason != agent.ReasonUnresolved { // which names another one's
 			req.Conversation = r.Conversation
 		}
-		last = resultErrorWith(r, chatRemedy(r))
+		last = resultErrorWith(r, p.chatRemedy(r))
 		if p.app.output == "json" {
 			b, err := json.Marshal(r)
 			if err != nil {
@@ -231,11 +231,11 @@ func (p *profile) chat(ctx context.Context, ag personal, c agent.Caller, req age
 }
 
 // chatRemedy is what a person can do about a result in a chat, which takes no --yes.
-func chatRemedy(r agent.Result) string {
-	if r.Status == agent.StatusApprovalRequired {
+func (p *profile) chatRemedy(r agent.Result) string {
+	if r.Status == agent.StatusApprovalRequired && (p.limit == nil || p.limit.Decides()) {
 		return ": " + orApprove(r) + "say it on a terminal, or by itself with pactctl send --yes"
 	}
-	return remedy(r)
+	return p.remedy(r)
 }
 
 // said is an error that was told already: only its exit code counts.

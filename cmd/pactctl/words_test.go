@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/pactsigner/pactsigner/agent"
+	"github.com/pactsigner/pactsigner/agent/control"
 	signerv1 "github.com/pactsigner/pactsigner/proto/pact/signer/v1"
 )
 
@@ -51,6 +52,13 @@ func TestResumeQuestion(t *testing.T) {
 	}
 }
 
+// limitOf is what a token of a scope may do.
+type limitOf control.Scope
+
+func (l limitOf) Scope() control.Scope { return control.Scope(l) }
+func (l limitOf) Decides() bool        { return l.Scope() == control.ScopeAdmin }
+func (l limitOf) SignsIn() bool        { return l.Decides() || l.Scope() == control.ScopeOperator }
+
 // Errors that need the owner say how to go on.
 func TestRemedy(t *testing.T) {
 	r := agent.Result{Status: agent.StatusApprovalRequired, Reason: agent.ReasonApprovalRequired, Detail: "approve this"}
@@ -64,6 +72,24 @@ func TestRemedy(t *testing.T) {
 	r.Approval = &agent.ApprovalView{ID: "approval-1"}
 	if got := resultError(r).Error(); !strings.HasSuffix(got, ": approve it with pactctl approvals approve approval-1, or repeat with --scope flights:cancel --yes, or on a terminal") {
 		t.Errorf("got %q", got)
+	}
+	// A token that cannot give the owner's word is not told to repeat it with --yes.
+	for scope, held := range map[control.Scope]bool{control.ScopeOperator: true, control.ScopeAssistant: true, control.ScopeAdmin: false} {
+		p := &profile{limit: limitOf(scope)}
+		for _, got := range []string{p.remedy(r), p.chatRemedy(r)} {
+			if want := ": go on with: pactctl approvals approve approval-1, as the owner (the token used here has the scope " + string(scope) + ")"; (got == want) != held || strings.Contains(got, "--yes") == held {
+				t.Errorf("%s: got %q", scope, got)
+			}
+		}
+	}
+	waits := agent.Result{Status: agent.StatusNeedsUserAction, Authorization: &agent.AuthorizationView{ID: "signin-1"}}
+	for scope, want := range map[control.Scope]string{
+		control.ScopeOperator:  ": go on with: pactctl authorization wait signin-1",
+		control.ScopeAssistant: ": go on with: pactctl authorization wait signin-1, as the owner (the token used here has the scope assistant)",
+	} {
+		if got := (&profile{limit: limitOf(scope)}).remedy(waits); got != want {
+			t.Errorf("%s: got %q", scope, got)
+		}
 	}
 	for reason, want := range map[string]string{
 		agent.ReasonSignerUnavailable:  "http://127.0.0.1:8787",

@@ -42,6 +42,9 @@ type REST struct {
 	// Malformed is the refusal of a body that is not what it must be. nil: it has the
 	// decoder's words, which can have some of the body.
 	Malformed func(error) error
+	// NoMethod is the refusal of a path where no method is, and of one that takes
+	// another HTTP method. nil: it has the gateway's words.
+	NoMethod func(text string) error
 }
 
 // Handler serves the routes.
@@ -111,6 +114,14 @@ type rest struct{ REST }
 // routingError answers where no method is. The gateway would say 501 to a wrong
 // HTTP method.
 func (c *rest) routingError(ctx context.Context, mux *runtime.ServeMux, m runtime.Marshaler, w http.ResponseWriter, r *http.Request, code int) {
+	if c.NoMethod != nil && (code == http.StatusMethodNotAllowed || code == http.StatusNotFound) {
+		text := "no method has this path"
+		if code == http.StatusMethodNotAllowed {
+			text = "this path takes another HTTP method"
+		}
+		runtime.HTTPError(ctx, mux, m, w, r, &runtime.HTTPStatusError{HTTPStatus: code, Err: c.NoMethod(text)})
+		return
+	}
 	if code != http.StatusMethodNotAllowed {
 		runtime.DefaultRoutingErrorHandler(ctx, mux, m, w, r, code)
 		return

@@ -197,10 +197,12 @@ func (x *Status) GetProcess() *Process {
 
 // Process tells of the running agent.
 type Process struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Version       string                 `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
-	Started       *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=started,proto3" json:"started,omitempty"`
-	TimeScale     int32                  `protobuf:"varint,3,opt,name=time_scale,json=timeScale,proto3" json:"time_scale,omitempty"` // durations are divided by this; 1 outside demonstrations
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Version   string                 `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
+	Started   *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=started,proto3" json:"started,omitempty"`
+	TimeScale int32                  `protobuf:"varint,3,opt,name=time_scale,json=timeScale,proto3" json:"time_scale,omitempty"` // durations are divided by this; 1 outside demonstrations
+	// What the caller may do: read, write, operator, admin or assistant.
+	Scope         string `protobuf:"bytes,4,opt,name=scope,proto3" json:"scope,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -256,6 +258,13 @@ func (x *Process) GetTimeScale() int32 {
 	return 0
 }
 
+func (x *Process) GetScope() string {
+	if x != nil {
+		return x.Scope
+	}
+	return ""
+}
+
 type Identity struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	SignerUrl     string                 `protobuf:"bytes,1,opt,name=signer_url,json=signerUrl,proto3" json:"signer_url,omitempty"`
@@ -266,6 +275,7 @@ type Identity struct {
 	Thumbprint    string                 `protobuf:"bytes,6,opt,name=thumbprint,proto3" json:"thumbprint,omitempty"`
 	Development   bool                   `protobuf:"varint,7,opt,name=development,proto3" json:"development,omitempty"`
 	Enrolled      *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=enrolled,proto3" json:"enrolled,omitempty"`
+	By            string                 `protobuf:"bytes,9,opt,name=by,proto3" json:"by,omitempty"` // who enrolled it
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -354,6 +364,13 @@ func (x *Identity) GetEnrolled() *timestamppb.Timestamp {
 		return x.Enrolled
 	}
 	return nil
+}
+
+func (x *Identity) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
 }
 
 type Counts struct {
@@ -579,6 +596,7 @@ type Settings struct {
 	Sources       []*PolicySource        `protobuf:"bytes,6,rep,name=sources,proto3" json:"sources,omitempty"`
 	Enabled       bool                   `protobuf:"varint,7,opt,name=enabled,proto3" json:"enabled,omitempty"`
 	Preference    string                 `protobuf:"bytes,8,opt,name=preference,proto3" json:"preference,omitempty"`
+	By            string                 `protobuf:"bytes,9,opt,name=by,proto3" json:"by,omitempty"` // who changed enabled or preference last
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -665,6 +683,13 @@ func (x *Settings) GetEnabled() bool {
 func (x *Settings) GetPreference() string {
 	if x != nil {
 		return x.Preference
+	}
+	return ""
+}
+
+func (x *Settings) GetBy() string {
+	if x != nil {
+		return x.By
 	}
 	return ""
 }
@@ -955,6 +980,7 @@ type Provider struct {
 	Source        string                 `protobuf:"bytes,4,opt,name=source,proto3" json:"source,omitempty"` // settings or signer
 	State         string                 `protobuf:"bytes,5,opt,name=state,proto3" json:"state,omitempty"`   // ready, not_ready or blocked
 	Reason        string                 `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
+	By            string                 `protobuf:"bytes,7,opt,name=by,proto3" json:"by,omitempty"` // who entered it
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1027,6 +1053,13 @@ func (x *Provider) GetState() string {
 func (x *Provider) GetReason() string {
 	if x != nil {
 		return x.Reason
+	}
+	return ""
+}
+
+func (x *Provider) GetBy() string {
+	if x != nil {
+		return x.By
 	}
 	return ""
 }
@@ -5947,12 +5980,13 @@ const file_pact_agent_v1_agent_proto_rawDesc = "" +
 	"\aprocess\x18\v \x01(\v2\x16.pact.agent.v1.ProcessR\aprocess\x1a<\n" +
 	"\x0eAudiencesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"x\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x8e\x01\n" +
 	"\aProcess\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x124\n" +
 	"\astarted\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\astarted\x12\x1d\n" +
 	"\n" +
-	"time_scale\x18\x03 \x01(\x05R\ttimeScale\"\x89\x02\n" +
+	"time_scale\x18\x03 \x01(\x05R\ttimeScale\x12\x14\n" +
+	"\x05scope\x18\x04 \x01(\tR\x05scope\"\x99\x02\n" +
 	"\bIdentity\x12\x1d\n" +
 	"\n" +
 	"signer_url\x18\x01 \x01(\tR\tsignerUrl\x12\x16\n" +
@@ -5966,7 +6000,8 @@ const file_pact_agent_v1_agent_proto_rawDesc = "" +
 	"thumbprint\x18\x06 \x01(\tR\n" +
 	"thumbprint\x12 \n" +
 	"\vdevelopment\x18\a \x01(\bR\vdevelopment\x126\n" +
-	"\benrolled\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\benrolled\"\xd5\x02\n" +
+	"\benrolled\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\benrolled\x12\x0e\n" +
+	"\x02by\x18\t \x01(\tR\x02by\"\xd5\x02\n" +
 	"\x06Counts\x12\x1e\n" +
 	"\n" +
 	"businesses\x18\x01 \x01(\x05R\n" +
@@ -5986,7 +6021,7 @@ const file_pact_agent_v1_agent_proto_rawDesc = "" +
 	"\x06grants\x18\x03 \x01(\x05R\x06grants\x12\x19\n" +
 	"\bsign_ins\x18\x04 \x01(\x05R\asignIns\x12\x1a\n" +
 	"\breceipts\x18\x05 \x01(\x05R\breceipts\"\x14\n" +
-	"\x12GetSettingsRequest\"\xa0\x02\n" +
+	"\x12GetSettingsRequest\"\xb0\x02\n" +
 	"\bSettings\x12\x1c\n" +
 	"\tavailable\x18\x01 \x01(\bR\tavailable\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x16\n" +
@@ -5997,7 +6032,8 @@ const file_pact_agent_v1_agent_proto_rawDesc = "" +
 	"\aenabled\x18\a \x01(\bR\aenabled\x12\x1e\n" +
 	"\n" +
 	"preference\x18\b \x01(\tR\n" +
-	"preference\"n\n" +
+	"preference\x12\x0e\n" +
+	"\x02by\x18\t \x01(\tR\x02by\"n\n" +
 	"\x06Policy\x12\x18\n" +
 	"\aenabled\x18\x01 \x01(\bR\aenabled\x12\x1d\n" +
 	"\n" +
@@ -6021,14 +6057,15 @@ const file_pact_agent_v1_agent_proto_rawDesc = "" +
 	"page_token\x18\x02 \x01(\tR\tpageToken\"v\n" +
 	"\x15ListProvidersResponse\x125\n" +
 	"\tproviders\x18\x01 \x03(\v2\x17.pact.agent.v1.ProviderR\tproviders\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x9a\x01\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xaa\x01\n" +
 	"\bProvider\x12\x16\n" +
 	"\x06origin\x18\x01 \x01(\tR\x06origin\x12\x1a\n" +
 	"\baudience\x18\x02 \x01(\tR\baudience\x12\x14\n" +
 	"\x05label\x18\x03 \x01(\tR\x05label\x12\x16\n" +
 	"\x06source\x18\x04 \x01(\tR\x06source\x12\x14\n" +
 	"\x05state\x18\x05 \x01(\tR\x05state\x12\x16\n" +
-	"\x06reason\x18\x06 \x01(\tR\x06reason\"^\n" +
+	"\x06reason\x18\x06 \x01(\tR\x06reason\x12\x0e\n" +
+	"\x02by\x18\a \x01(\tR\x02by\"^\n" +
 	"\x12SetProviderRequest\x12\x16\n" +
 	"\x06origin\x18\x01 \x01(\tR\x06origin\x12\x1a\n" +
 	"\baudience\x18\x02 \x01(\tR\baudience\x12\x14\n" +

@@ -93,7 +93,9 @@ const (
 //	REFUSED           FailedPrecondition  400  metadata: status, reason, detail of the agent
 //	DAMAGED           DataLoss            500  the profile's store is damaged
 //	STOPPING          Unavailable         503  the agent stops; ask again
+//	TOO_MANY_CALLS    ResourceExhausted   429  the token has too many calls under way
 //	LAGGING           Aborted             409  changes came faster than they were read
+//	NO_SUCH_METHOD    Unimplemented       404, 405  no method has this path, or it takes another HTTP method
 //	INTERNAL          Internal            500
 type AgentServiceClient interface {
 	// GetStatus asks the signer anew and tells what the profile is and what stands
@@ -624,7 +626,9 @@ type AgentService_WatchEventsClient = grpc.ServerStreamingClient[ChangeEvent]
 //	REFUSED           FailedPrecondition  400  metadata: status, reason, detail of the agent
 //	DAMAGED           DataLoss            500  the profile's store is damaged
 //	STOPPING          Unavailable         503  the agent stops; ask again
+//	TOO_MANY_CALLS    ResourceExhausted   429  the token has too many calls under way
 //	LAGGING           Aborted             409  changes came faster than they were read
+//	NO_SUCH_METHOD    Unimplemented       404, 405  no method has this path, or it takes another HTTP method
 //	INTERNAL          Internal            500
 type AgentServiceServer interface {
 	// GetStatus asks the signer anew and tells what the profile is and what stands

@@ -1,0 +1,226 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/pactsigner/pactsigner/agent"
+	agentv1 "github.com/pactsigner/pactsigner/proto/pact/agent/v1"
+)
+
+// What one token can use of the agent is bounded, and the owner's socket is not.
+func TestCallsOfAToken(t *testing.T) {
+	w := newServer(t)
+	ctx := withHeaders(t.Context(), "authorization", "Bearer "+w.secrets[ScopeRead])
+	watch := func(ctx context.Context, l *Listener) (context.CancelFunc, error) {
+		ctx, leave := context.WithCancel(ctx)
+		t.Cleanup(leave)
+		events, err := agentv1.NewAgentServiceClient(w.conn(l)).WatchEvents(ctx, &agentv1.WatchEventsRequest{})
+		if err == nil {
+			_, err = events.Recv()
+		}
+		return leave, err
+	}
+	var leave context.CancelFunc
+	for i := range maxCalls {
+		var err error
+		if leave, err = watch(ctx, w.loopback); err != nil {
+			t.Fatalf("call %d: %v", i+1, err)
+		}
+	}
+	_, err := watch(ctx, w.unix)
+	if st := status.Convert(err); st.Code() != codes.ResourceExhausted || reasonOf(st) != codeTooMany || !strings.Contains(st.Message(), "token read") {
+		t.Errorf("one call more: %v", err)
+	}
+	if code, _, body := w.rest(w.loopback, "GET", "/v1/grants", "", "Authorization", "Bearer "+w.secrets[ScopeRead]); code != http.StatusTooManyRequests {
+		t.Errorf("one call more over REST: %d %s", code, body)
+	}
+	if code, _, body := w.rest(w.loopback, "GET", "/v1/grants", "", "Authorization", "Bearer "+w.secrets[ScopeWrite]); code != 200 {
+		t.Errorf("a call by another: %d %s", code, body)
+	}
+	for i := range maxCalls + 1 {
+		if _, err := watch(t.Context(), w.unix); err != nil {
+			t.Fatalf("call %d of the owner: %v", i+1, err)
+		}
+	}
+	leave()
+	for { // until the server has seen that
+		if _, err := watch(ctx, w.loopback); err == nil {
+			break
+		} else if status.Code(err) != codes.ResourceExhausted {
+			t.Fatal(err)
+		}
+	}
+}
+
+// An operation does not wait for who reads its updates: one that does not read is left,
+// and what it waits for ends.
+func TestSlowReader(t *testing.T) {
+	w := newFuzzServer(t)
+	ctx, stop := context.WithCancelCause(t.Context())
+	read := make(chan struct{})
+	var told []*agentv1.OperationUpdate
+	u := w.server.newUpdates(ctx, stop, func(m *agentv1.OperationUpdate) error {
+		<-read
+		told = append(told, m)
+		return nil
+	})
+	var err error
+	for range maxUnread + 2 { // one is being sent
+		if err = u.tell(progressUpdate()); err != nil {
+			break
+		}
+	}
+	if !errors.Is(err, errSlow) || !errors.Is(context.Cause(ctx), errSlow) || reasonOf(status.Convert(err)) != codeLagging {
+		t.Errorf("told %v; the operation ends because %v", err, context.Cause(ctx))
+	}
+	close(read)
+	if err := u.end(resultUpdate("cancelled")); err != nil || told[len(told)-1].GetResult() == nil {
+		t.Errorf("the result: %v, %v", told[len(told)-1], err)
+	}
+
+	// One that cannot be told anything is left too, and its result is kept (outcomes).
+	gone := errors.New("gone")
+	ctx, stop = context.WithCancelCause(t.Context())
+	results := 0
+	u = w.server.newUpdates(ctx, stop, func(m *agentv1.OperationUpdate) error {
+		if m.GetResult() != nil {
+			results++
+		}
+		return gone
+	})
+	if err := u.tell(progressUpdate()); err != nil {
+		t.Error(err)
+	}
+	<-ctx.Done()
+	if err := u.end(resultUpdate("cancelled")); err != gone || context.Cause(ctx) != gone || results != 1 {
+		t.Errorf("%v, %v, %d results", err, context.Cause(ctx), results)
+	}
+}
+
+// The way of a network that is in this process, whose clock is the test's.
+type pipes chan net.Conn
+
+func (p pipes) Accept() (net.Conn, error) {
+	c, more := <-p
+	if !more {
+		return nil, net.ErrClosed
+	}
+	return c, nil
+}
+func (p pipes) Close() error   { return nil }
+func (p pipes) Addr() net.Addr { return &net.UnixAddr{} }
+
+// A reader that takes nothing of an answer holds it for writeTimeout, and not longer;
+// one that takes all in time has as long as it likes.
+func TestPatience(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const part = 64 << 10
+		wrote := make(chan error, 1)
+		l := make(pipes, 1)
+		server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			p := &patient{w, http.NewResponseController(w)}
+			defer p.end(r)
+			_, err := p.Write(make([]byte, part))
+			p.Flush()
+			time.Sleep(10 * writeTimeout) // nothing to say
+			if err == nil {
+				_, err = p.Write(make([]byte, part))
+			}
+			wrote <- err
+		})}
+		go func() { _ = server.Serve(l) }()
+		for _, reads := range []bool{true, false} {
+			mine, theirs := net.Pipe()
+			l <- theirs
+			if _, err := io.WriteString(mine, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"); err != nil {
+				t.Fatal(err)
+			}
+			if reads {
+				go func() { _, _ = io.Copy(io.Discard, mine) }()
+			}
+			begun := time.Now()
+			if err := <-wrote; (err == nil) != reads {
+				t.Errorf("reads %v: %v after %s", reads, err, time.Since(begun))
+			}
+			_ = mine.Close()
+		}
+		close(l)
+		_ = server.Close()
+	})
+}
+
+// A token that is revoked or over ends its calls, also one that is told nothing: what
+// waits stays as when the agent stops.
+func TestTokenThatEndsEndsItsCalls(t *testing.T) {
+	for name, end := range map[string]func(*testing.T, *serverWorld){
+		"revoked by another process": func(t *testing.T, w *serverWorld) {
+			if _, err := NewTokens(w.store, "owner", nil).Revoke(t.Context(), "read"); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"over": func(_ *testing.T, w *serverWorld) {
+			w.ahead.Store(int64(maxTokenLife))
+		},
+	} {
+		w := newServer(t)
+		events, err := agentv1.NewAgentServiceClient(w.conn(w.loopback)).WatchEvents(
+			withHeaders(t.Context(), "authorization", "Bearer "+w.secrets[ScopeRead]), &agentv1.WatchEventsRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := events.Recv(); err != nil {
+			t.Fatal(err)
+		}
+		end(t, w)
+		if e, err := events.Recv(); status.Code(err) != codes.Unauthenticated {
+			t.Errorf("%s: %v, %v", name, e, err)
+		}
+	}
+	if !errors.Is(errTokenOver, agent.ErrStopping) {
+		t.Error("what waits for the owner is withdrawn")
+	}
+}
+
+// A token is looked at again before an answer, and before an operation goes on.
+func TestTokenIsLookedAtAgain(t *testing.T) {
+	w := newFuzzServer(t)
+	view, _, err := w.server.tokens.Create(t.Context(), CreateToken{Name: "x", Scope: ScopeOperator})
+	if err != nil {
+		t.Fatal(err)
+	}
+	who := caller{actor: "token x", scope: ScopeOperator, token: view.ID}
+	ctx, stop := context.WithCancelCause(context.WithValue(t.Context(), callerKey{}, who))
+	u := w.server.newUpdates(ctx, stop, func(*agentv1.OperationUpdate) error { return nil })
+	if err := u.tell(progressUpdate()); err != nil {
+		t.Fatal(err)
+	}
+	resp, err := w.server.unary(ctx, &agentv1.ListGrantsRequest{}, unaryInfo("ListGrants"), func(context.Context, any) (any, error) {
+		_, err := w.server.tokens.Revoke(t.Context(), "x")
+		return &agentv1.ListGrantsResponse{}, err
+	})
+	if status.Code(err) != codes.Unauthenticated || resp != nil {
+		t.Errorf("answered %v, %v", resp, err)
+	}
+	if _, err := w.server.unary(ctx, &agentv1.ListGrantsRequest{}, unaryInfo("ListGrants"), func(context.Context, any) (any, error) {
+		return nil, errors.New("of which it hears nothing")
+	}); status.Code(err) != codes.Unauthenticated {
+		t.Errorf("refused by %v", err)
+	}
+	sending := u.caller(agent.Caller{}, asked{}).Progress
+	sending(agent.Event{Kind: agent.EventSending})
+	if !errors.Is(context.Cause(ctx), errTokenOver) {
+		t.Error("it is sent")
+	}
+	_ = u.end(nil)
+}

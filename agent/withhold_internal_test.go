@@ -1,0 +1,159 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// DA-15: a code and a link are found however they are written; what is none of them
+// stays as it is.
+func TestWithheld(t *testing.T) {
+	var w withheld
+	w.link("https://login.air.example.com/device?user_code=LXGM-QSTW")
+	w.link("https://login.air.example.com/device")
+	w.link("https://air.example.com/") // where the business is
+	w.code("LXGM-QSTW")
+	w.code("device0code1of2no3shape")
+	w.code("1234")
+	for _, text := range []string{
+		"code LXGM-QSTW", "lxgm-qstw", "LXGMQSTW", "L X G M - Q S T W", "L.X.G.M.Q.S.T.W", "LX\u200bGM-QSTW", "L\u2066XGM-QSTW",
+		"LXGM\U000e0041-QSTW", "LXGM-QS\u0007TW", "LXGM\ufe0f-QSTW", "LXG\u034fM-QSTW", "L\u0332X\u0332G\u0332M\u0332-QSTW", "ＬＸＧＭ－ＱＳＴＷ",
+		"L\u0425GM-QSTW", "LXGM\u2014QSTW", "LXGM\nQSTW", "xLXGM-QSTWx", "L\\-X\\-GM-QSTW", "&#76;XGM-QSTW", "%4CXGM%2DQSTW", "%254CXGM-QSTW",
+		"Open https://login.air.example.com/device now", "HTTPS://LOGIN.air.example.com/Device", "login.air.example.com/device",
+		"https://login.air.exam\u2066ple.com/device", "https: //login.air.example.com /device", "https%3A%2F%2Flogin.air.example.com%2Fdevice",
+		"https:\\/\\/login.air.example.com\\/device",
+		"device0code1of2no3shape", "DEVICE0CODE1OF2NO3SHAPE", "1234", "12 34", "12-34", "1\u200b2-3 4",
+	} {
+		got := w.hide(text)
+		if !strings.Contains(got, Redacted) || got != w.hide(got) {
+			t.Errorf("%q: %q", text, got)
+		}
+		plain := strings.ToLower(Visible(got))
+		for _, left := range []string{"qstw", "/device", "of2no3", "34"} {
+			if strings.Contains(plain, left) {
+				t.Errorf("%q: %q is left", text, got)
+			}
+		}
+	}
+	for _, text := range []string{
+		"", "LXGM", "12.34 EUR", "https://air.example.com/message:send", "https://air.example.com/", "device", "a\u200bb", "L.Q.S.T.W", "caf\xff %zz &amp; 100%",
+	} {
+		if got := w.hide(text); got != text {
+			t.Errorf("%q: %q", text, got)
+		}
+	}
+	for text, want := range map[string]string{
+		"a LXGM-QSTW b":     "a " + Redacted + " b",
+		"\xffé LXGM-QSTW é": "\xffé " + Redacted + " é",
+		"https://login.air.example.com/device?user_code=LXGM-QSTW or LXGM-QSTW.": Redacted + " or " + Redacted + ".",
+	} {
+		if got := w.hide(text); got != want {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+	}
+	if got := (withheld{}).hide("LXGM-QSTW"); got != "LXGM-QSTW" {
+		t.Errorf("no sign-in: %q", got)
+	}
+}
+
+// AP-1, AP-3: one approval is used once, by who holds it, for one message; again only for
+// the same message of which nothing ran.
+func TestUseApproval(t *testing.T) {
+	for name, c := range map[string]struct {
+		state, holder, sent string // of the approval; sent: id of the message that it was sent with
+		wire, last          string // of that message
+		want                Reason // empty: it may be sent
+	}{
+		"approved":                      {state: ApprovalApproved},
+		"approved, another holds it":    {state: ApprovalApproved, holder: "other", want: ReasonBusy},
+		"approved, nobody holds it":     {state: ApprovalApproved, holder: "-", want: ReasonBusy},
+		"pending":                       {state: ApprovalPending, want: ReasonApprovalOver},
+		"denied":                        {state: ApprovalDenied, want: ReasonApprovalDenied},
+		"expired":                       {state: ApprovalExpired, want: ReasonApprovalExpired},
+		"withdrawn":                     {state: ApprovalWithdrawn, want: ReasonApprovalOver},
+		"failed":                        {state: ApprovalFailed, want: ReasonApprovalOver},
+		"sent, this message":            {state: ApprovalSent, sent: "m-new"},
+		"sent, this one, another's":     {state: ApprovalSent, sent: "m-new", holder: "other", want: ReasonBusy},
+		"sent, again after superseded":  {state: ApprovalSent, sent: "m-old", wire: "w", last: messageSuperseded},
+		"sent, again after failed":      {state: ApprovalSent, sent: "m-old", wire: "w", last: messageFailed},
+		"sent, again after replied":     {state: ApprovalSent, sent: "m-old", wire: "w", last: messageReplied, want: ReasonApprovalOver},
+		"sent, again after unknown":     {state: ApprovalSent, sent: "m-old", wire: "w", last: messageUnknown, want: ReasonApprovalOver},
+		"sent, again while it is sent":  {state: ApprovalSent, sent: "m-old", wire: "w", last: messageSending, want: ReasonApprovalOver},
+		"sent, another after failed":    {state: ApprovalSent, sent: "m-old", wire: "other", last: messageFailed, want: ReasonApprovalOver},
+		"sent, another after a step-up": {state: ApprovalSent, sent: "m-old", wire: "other", last: messageAuthRequired, want: ReasonApprovalOver},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tx := fakeTx{s: &fakeStore{records: map[string]Record{}}}
+			a := &Agent{}
+			op := &operation{who: &acting{principal: "alice"}, owner: "me"}
+			p := &approval{Head: Head{ID: "approval-1", Principal: "alice", State: c.state}, SentMessage: c.sent}
+			if p.LeaseOwner = or(c.holder, "me"); c.holder == "-" {
+				p.LeaseOwner = ""
+			}
+			op.approved = &approval{Head: p.Head}
+			old := &message{Head: Head{ID: "m-old", Principal: "alice", State: c.last}, WireID: c.wire}
+			if err := errors.Join(put(tx, p), put(tx, old)); err != nil {
+				t.Fatal(err)
+			}
+			m := &message{Head: Head{ID: "m-new", Principal: "alice"}, WireID: "w"}
+			err := a.useApproval(tx, op, m)
+			if ReasonOf(err) != c.want || c.want == "" && err != nil {
+				t.Errorf("got %v, want %q", err, c.want)
+			}
+			p, err = get[approval](tx, "alice", "approval-1")
+			state, sent := c.state, c.sent
+			if c.want == "" {
+				state, sent = ApprovalSent, "m-new"
+			}
+			if err != nil || p.State != state || p.SentMessage != sent {
+				t.Errorf("kept %s %s, %v", p.State, p.SentMessage, err)
+			}
+		})
+	}
+}
+
+// damaged is a Store that cannot be read.
+type damaged struct{ Store }
+
+func (damaged) View(context.Context, func(Tx) error) error { return errors.New("disk") }
+
+// DA-15: where it cannot be told what is to be hidden, all is.
+func TestWithholdFailsClosed(t *testing.T) {
+	a := &Agent{store: damaged{}}
+	if hide, err := a.Withholder(t.Context(), Caller{Origin: OriginOwnerCLI, Principal: "alice"}); err == nil || hide != nil {
+		t.Errorf("got %v", err)
+	}
+	r := Reply{
+		Message: ReplyText{Text: "code", MessageID: "code", ContextID: "code"},
+		StepUp:  StepUp{Text: "code", ContextID: "code", TaskID: "code", MissingScopes: []string{"code"}}, ErrorText: "code", ErrorReason: "code",
+	}
+	a.withhold(&r, "alice")
+	if got := fmt.Sprintf("%+v", r); strings.Contains(got, "code") {
+		t.Error(got)
+	}
+}
+
+// EV-9, DA-15: nothing that a receipt says is left out.
+func TestClaimsAreRewritten(t *testing.T) {
+	s := receiptSecret{
+		User: "kept", Actions: []Action{{"code", "code"}}, ScopesUsed: []string{"code"}, Problems: []Problem{{Detail: "code"}},
+	}
+	said := s.Actions
+	s.rewrite(func(string) string { return Redacted })
+	if got := fmt.Sprintf("%+v", s); strings.Contains(got, "code") || s.User != "kept" || said[0].Tool != "code" {
+		t.Error(got)
+	}
+}
+
+// RD-2: characters that nobody sees hide no secret.
+func TestRedactedThroughInvisibles(t *testing.T) {
+	if got := RedactText("Bear\u200ber abcdefgh\ufe0f12345678"); got != "Bearer "+Redacted {
+		t.Errorf("got %q", got)
+	}
+	if got := RedactText("a\u200db"); got != "a\u200db" {
+		t.Errorf("got %q", got)
+	}
+}
