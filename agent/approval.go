@@ -108,7 +108,7 @@ func (a *Agent) decide(ctx context.Context, op *operation, req ApprovalRequest) 
 // decision is made elsewhere (Decide): that one counts, and ends the callback's
 // context. It returns the record as it is then.
 func (a *Agent) askOwner(ctx context.Context, op *operation, p *approval) (*approval, error) {
-	yes := false
+	yes, late := false, false // late: by the timer, which setting the clock back does not reach
 	err := a.whileHeld(ctx, op, func(ctx context.Context) (err error) {
 		asking, stop := context.WithCancelCause(ctx)
 		var watching sync.WaitGroup
@@ -118,7 +118,7 @@ func (a *Agent) askOwner(ctx context.Context, op *operation, p *approval) (*appr
 			}
 		})
 		watching.Go(func() {
-			if a.wait(asking, p.Expires) == nil {
+			if late = a.wait(asking, p.Expires) == nil; late {
 				stop(errOverdue)
 			}
 		})
@@ -135,7 +135,7 @@ func (a *Agent) askOwner(ctx context.Context, op *operation, p *approval) (*appr
 		switch {
 		case p.State != ApprovalPending: // decided elsewhere
 			return nil
-		case a.overdue(p):
+		case late || a.overdue(p):
 			return a.endApproval(tx, p, ApprovalExpired, ReasonApprovalExpired)
 		case err != nil:
 			return err

@@ -227,6 +227,12 @@ func (a *Agent) replace(tx Tx, p *approval, by string) error {
 	if err := a.endApproval(tx, p, state, ReasonApprovalReplaced); err != nil {
 		return err
 	}
+	if p.Authorization != "" { // as in withdraw
+		z, err := get[authorization](tx, p.Principal, p.Authorization)
+		if err != nil && !errors.Is(err, ErrNotFound) || err == nil && z.State == authorizationPending {
+			return err
+		}
+	}
 	return a.settleConversation(tx, p)
 }
 

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -369,6 +370,12 @@ func TestConversationsOfTasks(t *testing.T) {
 		if n := len(w.biz.sent()); n != turns {
 			t.Errorf("%d turns more", n-turns)
 		}
+		// What the owner approved is sent, also if the conversation was kept before
+		// tasks were noted on them.
+		p := w.ask(a, inAssistant("a"), agent.SendRequest{Message: cancelX1.Message, Effect: "change", Conversation: tasks})
+		w.edit(`UPDATE conversations SET data = CAST(json_set(CAST(data AS TEXT), '$.Task', '') AS BLOB)`)
+		look(inAssistant("a"), tasks, agent.StatusBlocked, agent.ReasonOtherTask)
+		w.decide(a, owner(), p, true, agent.StatusReplied, "")
 	})
 }
 
@@ -747,8 +754,9 @@ func TestReconcileByApproval(t *testing.T) {
 		})
 		first := w.ask(a, inAssistant("a"), agent.SendRequest{Message: "Cancel booking X1", Effect: "change", Scopes: []string{"trips:cancel"}})
 		sent := w.decide(a, owner(), first, true, agent.StatusUnknown, "network")
+		// Another task, or this one under another name, may ask; the owner decides.
 		r, err := a.Reconcile(t.Context(), inAssistant("b"), agent.ReconcileRequest{Conversation: sent.Conversation})
-		if err != nil || r.Reason != agent.ReasonOtherTask {
+		if err != nil || r.Status != agent.StatusApprovalRequired || r.Approval == nil || r.Approval.SentBefore.IsZero() {
 			t.Errorf("another task's: %+v, %v", r, err)
 		}
 		reconcile := func() agent.ApprovalView {
@@ -869,6 +877,53 @@ func TestConfirmedInstead(t *testing.T) {
 		w.decide(a, c, p, true, agent.StatusBlocked, agent.ReasonApprovalOver)
 		if n := len(w.changed()); n != 1 {
 			t.Errorf("sent %d times", n)
+		}
+	})
+}
+
+// DA-17, CV-1: what is confirmed elsewhere leaves a conversation that waits for a sign-in
+// waiting, while the sign-in waits.
+func TestConfirmedInsteadLeavesTheSignIn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		a := w.enrolled()
+		req := agent.SendRequest{Message: "Cancel booking X1", Effect: "change", Scopes: []string{"trips:cancel"}}
+		p := w.ask(a, inAssistant("a"), req)
+		r := w.decide(a, owner(), p, true, agent.StatusNeedsUserAction, agent.ReasonSignInPending)
+		c := owner()
+		c.Confirmed = true
+		w.send(a, c, req, agent.StatusNeedsUserAction, agent.ReasonSignInPending)
+		if v := w.approval(a, p.ID, agent.ApprovalFailed); v.Reason != agent.ReasonApprovalReplaced {
+			t.Errorf("got %+v", v)
+		}
+		z, err := a.Authorizations(t.Context(), owner())
+		if err != nil || !slices.ContainsFunc(z, func(z agent.AuthorizationView) bool { return z.ID == r.Authorization.ID && z.State == "pending" }) {
+			t.Errorf("sign-ins %+v, %v", z, err)
+		}
+		v, err := a.Conversation(t.Context(), owner(), p.Conversation)
+		if err != nil || v.State != "awaiting_business_consent" {
+			t.Errorf("%+v, %v", v, err)
+		}
+	})
+}
+
+// AP-1: a question's time is over also if the clock is set back meanwhile.
+func TestQuestionEndsThoughTheClockIsSetBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		var back atomic.Int64
+		w.config.Now = func() time.Time { return time.Now().Add(-time.Duration(back.Load())) }
+		a := w.enrolled()
+		c := w.person()
+		c.Approve = func(ctx context.Context, _ agent.ApprovalRequest) (bool, error) {
+			time.Sleep(time.Minute) // the question is there
+			back.Store(int64(10 * time.Minute))
+			<-ctx.Done()
+			return false, context.Cause(ctx)
+		}
+		r := w.send(a, c, cancelX1, agent.StatusExpired, agent.ReasonApprovalExpired)
+		if r.Approval == nil || r.Approval.State != agent.ApprovalExpired {
+			t.Errorf("got %+v", r.Approval)
 		}
 	})
 }

@@ -30,7 +30,9 @@ func (a *Agent) enterConversation(ctx context.Context, op *operation) error {
 				return err
 			}
 			switch {
-			case op.task != "" && c.Task != op.task:
+			// To ask what became of a message, or to send what the owner approved, begins
+			// nothing new.
+			case op.task != "" && c.Task != op.task && !op.reconciling && !op.decides:
 				return refuse(StatusBlocked, ReasonOtherTask, "conversation %s was not begun by this task, and a task goes on with its own only", c.ID)
 			case c.Business != op.business.ID:
 				return refuse(StatusFailed, ReasonNotThisBusiness, "conversation %s is with another business", c.ID)

@@ -128,8 +128,9 @@ type wording struct {
 	odd      bool     // it is written so that its words cannot be told
 }
 
-// maxSpelled is how many single letters in a row are still no word spelled out.
-const maxSpelled = 3
+// maxSpelled is how many single letters in a row are still no word spelled out:
+// n'y a-t-il.
+const maxSpelled = 4
 
 // wordsOf splits a text into its words. Compatibility forms are folded, invisible
 // characters and marks dropped, so that what reads as a word counts as it.
@@ -141,7 +142,7 @@ func wordsOf(text string) (w wording) {
 			return
 		}
 		w.words = append(w.words, word.String())
-		w.tight = append(w.tight, !strings.ContainsAny(gap.String(), " \t'\u2019"))
+		w.tight = append(w.tight, !strings.ContainsAny(gap.String(), " \t"))
 		if spelled++; !spells(word.String()) {
 			spelled = 0
 		}
@@ -172,7 +173,7 @@ func spells(word string) bool {
 }
 
 // change reports a change word, also one in letters of another script that look the
-// same, or one that is taken apart: can-cel, c a n c e l.
+// same, or one that is taken apart: can-cel, can'cel, c a n c e l.
 func (w wording) change() bool {
 	words := make([]string, len(w.words))
 	for i, word := range w.words {

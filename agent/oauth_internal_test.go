@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-json-experiment/json"
+
 	"github.com/pactsigner/pactsigner/agent/egress"
 )
 
@@ -28,6 +30,23 @@ func FuzzDeviceResponse(f *testing.F) {
 			t.Errorf("took %+v", d)
 		}
 	})
+}
+
+// DA-15: what would be looked for in all that a business says has an end.
+func TestSignInTextsHaveAnEnd(t *testing.T) {
+	for _, name := range []string{"device_code", "user_code", "verification_uri", "verification_uri_complete"} {
+		for n, want := range map[int]Reason{maxSignInText: "", maxSignInText + 1: ReasonConsentRejected} {
+			answer := map[string]any{"device_code": "d", "user_code": "u", "verification_uri": "https://x.example", "expires_in": 600}
+			answer[name] = strings.Repeat("x", n)
+			body, err := json.Marshal(answer)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := readDeviceResponse(body); ReasonOf(err) != want {
+				t.Errorf("%s of %d characters: %v", name, n, err)
+			}
+		}
+	}
 }
 
 // DA-11, GR-7: the same of a token endpoint; an error holds nothing of the answer.

@@ -128,6 +128,7 @@ const (
 	maxScopeID       = 200   // CP-3
 	maxPurpose       = 500   // DA-3
 	maxOAuthCode     = 64    // RD-4
+	maxSignInText    = 2048  // DA-15: each of a sign-in's codes and links
 	maxPollFailures  = 5     // DA-6
 	maxReply         = 20000 // CV-8
 	maxIntroductions = 3     // CV-6

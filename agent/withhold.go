@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"unicode"
+	"unicode/utf8"
 )
 
 // minWithheld is the length from which a sign-in's code is looked for in what a
@@ -106,8 +107,8 @@ func (a *Agent) signInSecrets(tx Tx, principal string) (w withheld, err error) {
 		} else if err != nil {
 			return withheld{}, err
 		}
-		w.link(s.VerificationURIComplete)
-		w.link(s.VerificationURI)
+		w.link(s.VerificationURIComplete, false)
+		w.link(s.VerificationURI, true)
 		w.code(s.DeviceCode)
 		w.code(s.UserCode)
 	}
@@ -116,33 +117,44 @@ func (a *Agent) signInSecrets(tx Tx, principal string) (w withheld, err error) {
 
 // withheld is what is taken out of texts. Of a code its letters and digits count, of
 // a link all that is no space.
-type withheld struct{ links, codes, short [][]rune }
+type withheld struct{ links, codes, short []hidden }
+
+// hidden is one spelling of a link or a code, folded.
+type hidden struct {
+	text  string
+	whole bool // no letter or digit of an URL follows it: else it is another link
+}
 
 // link adds a link, with or without its scheme. A bare origin is none: where a
 // business is, is no secret.
-func (w *withheld) link(raw string) {
+func (w *withheld) link(raw string, whole bool) {
 	u, err := url.Parse(raw)
 	if len(raw) < minWithheld || err == nil && strings.Trim(u.Path, "/") == "" && u.RawQuery == "" && u.Fragment == "" {
 		return
 	}
 	_, bare, _ := strings.Cut(raw, "://")
 	for _, form := range []string{raw, bare, unescaped(raw), unescaped(bare)} {
-		if l := project(form, inLink).chars; len(l) >= minWithheld {
-			w.links = append(w.links, l)
-		}
+		w.add(&w.links, project(form, inLink).chars, whole)
 	}
 }
 
 func (w *withheld) code(raw string) {
-	switch c := project(raw, inCode).chars; {
-	case len(c) >= 6:
-		w.codes = append(w.codes, c)
-	case len(c) >= minWithheld: // "12.34" is no 1234
-		w.short = append(w.short, c)
+	c := project(raw, inCode).chars
+	switch n := utf8.RuneCountInString(c); {
+	case n >= 6:
+		w.add(&w.codes, c, false)
+	case n >= minWithheld: // "12.34" is no 1234
+		w.add(&w.short, c, false)
+		w.add(&w.short, project(raw, inShortCode).chars, false) // nor AB.CD only ABCD
 	default: // hardly a letter in it
-		if c := project(raw, inLink).chars; len(c) >= minWithheld {
-			w.links = append(w.links, c)
-		}
+		w.add(&w.links, project(raw, inLink).chars, false)
+	}
+}
+
+func (w *withheld) add(to *[]hidden, text string, whole bool) {
+	h := hidden{text, whole}
+	if utf8.RuneCountInString(text) >= minWithheld && !slices.Contains(*to, h) {
+		*to = append(*to, h)
 	}
 }
 
@@ -151,21 +163,14 @@ func inCode(c rune) bool      { return unicode.IsLetter(c) || unicode.IsDigit(c)
 func inShortCode(c rune) bool { return inLink(c) && !unicode.Is(unicode.Pd, c) && c != '_' }
 
 // hide replaces each link and code in a text. Where one shows only once the text's
-// escapes are read, the whole text goes.
+// escapes are read, or they cannot all be read, the whole text goes.
 func (w withheld) hide(text string) string {
 	if len(w.links)+len(w.codes)+len(w.short) == 0 || text == "" {
 		return text
 	}
-	found := w.in(text)
-	if len(found) == 0 {
-		if plain := unescaped(text); plain != text && len(w.in(plain)) > 0 {
-			return Redacted
-		}
-		return text
-	}
 	var out strings.Builder
 	at := 0
-	for _, f := range found {
+	for _, f := range w.in(text) {
 		if f[0] >= at {
 			out.WriteString(text[at:f[0]])
 			out.WriteString(Redacted)
@@ -173,30 +178,37 @@ func (w withheld) hide(text string) string {
 		at = max(at, f[1])
 	}
 	out.WriteString(text[at:])
-	return out.String()
+	text = out.String()
+	if plain := unescaped(text); plain != text && (len(w.in(plain)) > 0 || unescaped(plain) != plain) {
+		return Redacted
+	}
+	return text
 }
 
 // in is where in a text any of them stands, in order.
 func (w withheld) in(text string) (found [][2]int) {
 	for _, l := range []struct {
 		counts func(rune) bool
-		all    [][]rune
+		all    []hidden
 	}{{inLink, w.links}, {inCode, w.codes}, {inShortCode, w.short}} {
 		if len(l.all) == 0 {
 			continue
 		}
 		p := project(text, l.counts)
-		for _, secret := range l.all {
-			found = append(found, p.find(secret)...)
+		for _, h := range l.all {
+			found = append(found, p.find(h)...)
 		}
 	}
 	slices.SortFunc(found, func(x, y [2]int) int { return x[0] - y[0] })
 	return found
 }
 
+// maxEscapes is how many escapes in one another are read.
+const maxEscapes = 8
+
 // unescaped reads the escapes of URLs and of HTML in a text, one in another too.
 func unescaped(text string) string {
-	for range 3 {
+	for range maxEscapes {
 		plain := html.UnescapeString(text)
 		var out strings.Builder
 		for i := 0; i < len(plain); i++ {
@@ -217,26 +229,48 @@ func unescaped(text string) string {
 	return text
 }
 
-// projection is what counts of a text, folded, and where in it each character stands.
+// projection is what counts of a text, folded, and where in it each byte of that
+// stands.
 type projection struct {
-	chars    []rune
-	from, to []int
+	of, chars string
+	from, to  []int
 }
 
-func project(text string, counts func(rune) bool) (p projection) {
+func project(text string, counts func(rune) bool) projection {
+	p := projection{of: text}
+	var chars strings.Builder
 	folded(text, func(c rune, from, to int) {
-		if counts(c) {
-			p.chars, p.from, p.to = append(p.chars, lookalike(c)), append(p.from, from), append(p.to, to)
+		if !counts(c) {
+			return
+		}
+		n, _ := chars.WriteRune(lookalike(c))
+		for range n {
+			p.from, p.to = append(p.from, from), append(p.to, to)
 		}
 	})
+	p.chars = chars.String()
 	return p
 }
 
-func (p projection) find(secret []rune) (found [][2]int) {
-	for i := 0; i+len(secret) <= len(p.chars); i++ {
-		if slices.Equal(p.chars[i:i+len(secret)], secret) {
-			found = append(found, [2]int{p.from[i], p.to[i+len(secret)-1]})
+// find is where in the text h stands, what overlaps as one.
+func (p projection) find(h hidden) (found [][2]int) {
+	for at := 0; ; at++ {
+		i := strings.Index(p.chars[at:], h.text)
+		if i < 0 {
+			return found
+		}
+		at += i
+		from, to := p.from[at], p.to[at+len(h.text)-1]
+		switch last := len(found) - 1; {
+		case h.whole && to < len(p.of) && wordByte(p.of[to]):
+		case last >= 0 && from < found[last][1]:
+			found[last][1] = to
+		default:
+			found = append(found, [2]int{from, to})
 		}
 	}
-	return found
+}
+
+func wordByte(c byte) bool {
+	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
 }

@@ -12,12 +12,14 @@ import (
 // stays as it is.
 func TestWithheld(t *testing.T) {
 	var w withheld
-	w.link("https://login.air.example.com/device?user_code=LXGM-QSTW")
-	w.link("https://login.air.example.com/device")
-	w.link("https://air.example.com/") // where the business is
+	w.link("https://login.air.example.com/device?user_code=LXGM-QSTW", false)
+	w.link("https://login.air.example.com/device", true)
+	w.link("https://air.example.com/", true) // where the business is
 	w.code("LXGM-QSTW")
 	w.code("device0code1of2no3shape")
 	w.code("1234")
+	w.code("AB.CD")
+	deep := "&am" + strings.Repeat("p;am", 50) + "p;#76;XGM-QSTW" // more escapes than are read
 	for _, text := range []string{
 		"code LXGM-QSTW", "lxgm-qstw", "LXGMQSTW", "L X G M - Q S T W", "L.X.G.M.Q.S.T.W", "LX\u200bGM-QSTW", "L\u2066XGM-QSTW",
 		"LXGM\U000e0041-QSTW", "LXGM-QS\u0007TW", "LXGM\ufe0f-QSTW", "LXG\u034fM-QSTW", "L\u0332X\u0332G\u0332M\u0332-QSTW", "ＬＸＧＭ－ＱＳＴＷ",
@@ -25,6 +27,9 @@ func TestWithheld(t *testing.T) {
 		"Open https://login.air.example.com/device now", "HTTPS://LOGIN.air.example.com/Device", "login.air.example.com/device",
 		"https://login.air.exam\u2066ple.com/device", "https: //login.air.example.com /device", "https%3A%2F%2Flogin.air.example.com%2Fdevice",
 		"https:\\/\\/login.air.example.com\\/device",
+		"https://login.air.example.com/device\u3092\u958b\u304f", "https://login.air.example.com/device_", "login.air.example.com/device%78",
+		"LXGM-QSTW or %4CXGM-QSTW", "%4CXGM-QSTW or LXGM-QSTW", "LXGM-QSTW &#76;XGM&#45;QSTW", "%252525254CXGM-QSTW", deep,
+		"ab.cd", "AB.CD", "A B . C D", "AB-CD", "ABCD", "AB\u200b.CD",
 		"device0code1of2no3shape", "DEVICE0CODE1OF2NO3SHAPE", "1234", "12 34", "12-34", "1\u200b2-3 4",
 	} {
 		got := w.hide(text)
@@ -32,14 +37,15 @@ func TestWithheld(t *testing.T) {
 			t.Errorf("%q: %q", text, got)
 		}
 		plain := strings.ToLower(Visible(got))
-		for _, left := range []string{"qstw", "/device", "of2no3", "34"} {
+		for _, left := range []string{"qstw", "/device", "of2no3", "34", "cd"} {
 			if strings.Contains(plain, left) {
 				t.Errorf("%q: %q is left", text, got)
 			}
 		}
 	}
 	for _, text := range []string{
-		"", "LXGM", "12.34 EUR", "https://air.example.com/message:send", "https://air.example.com/", "device", "a\u200bb", "L.Q.S.T.W", "caf\xff %zz &amp; 100%",
+		"", "LXGM", "12.34 EUR", "https://air.example.com/message:send", "https://air.example.com/", "device", "a\u200bb", "L.Q.S.T.W", "AB:CD",
+		"https://login.air.example.com/devices", "login.air.example.com/device2", "caf\xff %zz &amp; 100%",
 	} {
 		if got := w.hide(text); got != text {
 			t.Errorf("%q: %q", text, got)
@@ -47,6 +53,7 @@ func TestWithheld(t *testing.T) {
 	}
 	for text, want := range map[string]string{
 		"a LXGM-QSTW b":     "a " + Redacted + " b",
+		"LXGM-QSTW &amp; é": Redacted + " &amp; é",
 		"\xffé LXGM-QSTW é": "\xffé " + Redacted + " é",
 		"https://login.air.example.com/device?user_code=LXGM-QSTW or LXGM-QSTW.": Redacted + " or " + Redacted + ".",
 	} {
@@ -56,6 +63,36 @@ func TestWithheld(t *testing.T) {
 	}
 	if got := (withheld{}).hide("LXGM-QSTW"); got != "LXGM-QSTW" {
 		t.Errorf("no sign-in: %q", got)
+	}
+}
+
+// DA-15: nothing of what overlaps is left, and each spelling is looked for once.
+func TestWithheldHowever(t *testing.T) {
+	var w withheld
+	w.code("aabaab")
+	for text, want := range map[string]string{
+		"aabaab": Redacted, "x aabaabaabaab x": "x " + Redacted + " x", "aabaabaab": Redacted, "aabaaa, b": "aabaaa, b",
+		"aabaab, aabaab": Redacted, "aabaab\naab": Redacted,
+	} {
+		if got := w.hide(text); got != want {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+	}
+	w.link("https://air.example.com/d?c=1", false)
+	w.link("https://air.example.com/d?c=1", false)
+	w.code("aab-aab")
+	if len(w.links) != 2 || len(w.codes) != 1 {
+		t.Errorf("looks for %+v", w)
+	}
+	w = withheld{}
+	for i := range 10 {
+		w.code(strings.Repeat("a", maxSignInText-1-i) + "b")
+		w.code(strings.Repeat("a", maxSignInText-1-i))
+	}
+	for _, text := range []string{strings.Repeat("a", 1<<15), strings.Repeat("a", 1<<15) + "b", "%" + strings.Repeat("25", 1<<15)} {
+		if got := w.hide(text); got != Redacted {
+			t.Errorf("%d bytes are left", len(got))
+		}
 	}
 }
 

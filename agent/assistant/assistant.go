@@ -173,7 +173,15 @@ func (s *Server) caller(client *mcp.Implementation, business string) agent.Calle
 	if business != "" {
 		t.ID += " " + business
 	}
+	if _, here := s.cfg.Agent.(*agent.Agent); here {
+		t.ID = atOwners + t.ID
+	}
 	c := agent.TaskCaller(s.cfg.Principal, t, s.cfg.Network)
 	c.Actor = "assistant " + name
 	return c
 }
+
+// atOwners is what a running agent puts before the task of who comes by the owner's
+// socket. With an agent in this process the task is called so too: an assistant is the
+// same task there, and goes on with its own, whether or not an agent runs at the time.
+const atOwners = "assistant:owner:"

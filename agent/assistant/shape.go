@@ -275,7 +275,7 @@ func (o outcome) held(otherwise string) string {
 	case agent.ReasonTooManySignIns:
 		return "Nothing was carried out: too many sign-ins wait for the owner already. They must finish or cancel some first: pactctl authorization list"
 	case agent.ReasonOtherTask:
-		return "Nothing was carried out: you did not begin that conversation. Begin a new one, by saying none."
+		return "Nothing was carried out: you did not begin that conversation, or came to the agent in another way then. Begin a new one, by saying none."
 	case agent.ReasonClosed:
 		return "Nothing was carried out: that conversation is over. Begin a new one, by saying none."
 	case agent.ReasonBusy:

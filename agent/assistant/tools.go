@@ -202,8 +202,9 @@ func (s *Server) ask(ctx context.Context, req *mcp.CallToolRequest, in sendArgs)
 // somebody else speaks with the business, or something was to be changed, it may be waiting
 // for a yes; and a question mark makes an inspection of any words (AD-6), of a yes too.
 func onlyLooks(c agent.Caller, v agent.ConversationView, message string) bool {
+	task := " task " + strings.TrimPrefix(c.Task.ID, atOwners) // as a running agent records it
 	for _, m := range v.Messages {
-		if mine := m.Actor == c.Actor || strings.HasSuffix(m.Actor, " task "+c.Task.ID); !mine || !m.Introduction && m.Effect != agent.EffectInspect {
+		if mine := m.Actor == c.Actor || strings.HasSuffix(m.Actor, task); !mine || !m.Introduction && m.Effect != agent.EffectInspect {
 			return false
 		}
 	}

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -11,7 +12,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"github.com/pactsigner/pactsigner/agent"
@@ -42,8 +46,12 @@ func TestCallsOfAToken(t *testing.T) {
 	if st := status.Convert(err); st.Code() != codes.ResourceExhausted || reasonOf(st) != codeTooMany || !strings.Contains(st.Message(), "token read") {
 		t.Errorf("one call more: %v", err)
 	}
-	if code, _, body := w.rest(w.loopback, "GET", "/v1/grants", "", "Authorization", "Bearer "+w.secrets[ScopeRead]); code != http.StatusTooManyRequests {
+	if code, _, body := w.rest(w.loopback, "GET", "/v1/events", "", "Authorization", "Bearer "+w.secrets[ScopeRead]); code != http.StatusTooManyRequests {
 		t.Errorf("one call more over REST: %d %s", code, body)
+	}
+	// What ends a wait, or tells of it, goes on.
+	if code, _, body := w.rest(w.loopback, "GET", "/v1/grants", "", "Authorization", "Bearer "+w.secrets[ScopeRead]); code != 200 {
+		t.Errorf("a call that is no stream: %d %s", code, body)
 	}
 	if code, _, body := w.rest(w.loopback, "GET", "/v1/grants", "", "Authorization", "Bearer "+w.secrets[ScopeWrite]); code != 200 {
 		t.Errorf("a call by another: %d %s", code, body)
@@ -61,6 +69,64 @@ func TestCallsOfAToken(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+}
+
+// Streams of a token that wait keep nobody from deciding, or from asking how they ended.
+func TestPools(t *testing.T) {
+	w := newFuzzServer(t)
+	who := caller{actor: "token x", scope: ScopeAdmin, token: "t"}
+	ctx := context.WithValue(t.Context(), callerKey{}, who)
+	asks := metadata.NewIncomingContext(ctx, metadata.Pairs(outcomeKey, "x"))
+	begin := func(ctx context.Context, method string) error {
+		_, end, err := w.server.begin(ctx, agentv1.AgentService_ServiceDesc.ServiceName+"/"+method)
+		if err == nil {
+			t.Cleanup(end)
+		}
+		return err
+	}
+	for _, c := range []struct {
+		ctx    context.Context
+		method string
+	}{{ctx, "SendMessage"}, {ctx, "GetStatus"}, {asks, "SendMessage"}} {
+		for range maxCalls {
+			if err := begin(c.ctx, c.method); err != nil {
+				t.Fatal(c.method, err)
+			}
+		}
+		if err := begin(c.ctx, c.method); status.Code(err) != codes.ResourceExhausted {
+			t.Errorf("one %s more: %v", c.method, err)
+		}
+	}
+	if err := begin(ctx, "DecideApproval"); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("one decision more: %v", err)
+	}
+}
+
+// An operation's caller may tell late, and an operation may panic: neither ends the
+// agent, and nothing of them stays.
+func TestOperationThatPanics(t *testing.T) {
+	w := newFuzzServer(t)
+	synctest.Test(t, func(t *testing.T) { // which fails if a goroutine stays
+		var c agent.Caller
+		told := 0
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Error("it did not panic")
+				}
+			}()
+			ctx := context.WithValue(context.Background(), callerKey{}, caller{actor: "owner", scope: ScopeAdmin})
+			_ = w.server.run(ctx, func(*agentv1.OperationUpdate) error { told++; return nil }, asked{}, func(_ context.Context, of agent.Caller) (agent.Result, error) {
+				c = of
+				c.Progress(agent.Event{Kind: agent.EventSending})
+				panic("odd")
+			})
+		}()
+		c.Progress(agent.Event{Kind: agent.EventSending})
+		if told != 1 {
+			t.Errorf("%d updates are told", told)
+		}
+	})
 }
 
 // An operation does not wait for who reads its updates: one that does not read is left,
@@ -155,6 +221,56 @@ func TestPatience(t *testing.T) {
 			}
 			_ = mine.Close()
 		}
+		close(l)
+		_ = server.Close()
+	})
+}
+
+// Over HTTP/2 too, where a peer may have asked for more than it reads.
+func TestPatienceHTTP2(t *testing.T) {
+	w := newFuzzServer(t)
+	synctest.Test(t, func(t *testing.T) {
+		wrote := make(chan error, 1)
+		server := w.server.httpServer(false)
+		server.Handler = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			p := &patient{w, http.NewResponseController(w)}
+			var err error
+			for err == nil {
+				_, err = p.Write(make([]byte, 64<<10))
+			}
+			wrote <- err
+		})
+		l := make(pipes, 1)
+		go func() { _ = server.Serve(l) }()
+		mine, theirs := net.Pipe()
+		l <- theirs
+		go func() { // reads what the server says first, and nothing of the answer
+			buf := make([]byte, 16)
+			for range 2 {
+				_, _ = mine.Read(buf)
+			}
+		}()
+		head := new(bytes.Buffer)
+		fields := hpack.NewEncoder(head)
+		for _, f := range []hpack.HeaderField{{Name: ":method", Value: "GET"}, {Name: ":scheme", Value: "http"}, {Name: ":path", Value: "/"}, {Name: ":authority", Value: "localhost"}} {
+			if err := fields.WriteField(f); err != nil {
+				t.Fatal(err)
+			}
+		}
+		const window = 1 << 30
+		_, err := io.WriteString(mine, http2.ClientPreface)
+		framer := http2.NewFramer(mine, mine)
+		err = errors.Join(err,
+			framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: window}), framer.WriteWindowUpdate(0, window),
+			framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: head.Bytes(), EndStream: true, EndHeaders: true}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		begun := time.Now()
+		if err := <-wrote; time.Since(begun) > 2*writeTimeout {
+			t.Errorf("%v after %s", err, time.Since(begun))
+		}
+		_ = mine.Close()
 		close(l)
 		_ = server.Close()
 	})

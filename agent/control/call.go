@@ -44,11 +44,27 @@ func isGRPC(r *http.Request) bool {
 // call is one under way.
 type call struct {
 	cancel context.CancelCauseFunc
-	token  string // id of the caller's; empty: the owner, on their socket
 }
 
-// maxCalls bounds the calls under way of one token: whoever has it must not be able to
-// use the agent up. The owner's socket has no such bound.
+// pool are the calls of a token that are counted together: its streams, which may wait
+// for long, its answers, and apart from both what ends a wait or asks how it ended.
+type pool struct {
+	token string // its id; empty: the owner, on their socket
+	kind  string
+}
+
+func poolOf(ctx context.Context, c caller, m Method) pool {
+	switch {
+	case m.Name == "DecideApproval", m.Stream && metadata.ValueFromIncomingContext(ctx, outcomeKey) != nil:
+		return pool{c.token, "decisions"}
+	case m.Stream:
+		return pool{c.token, "streams"}
+	}
+	return pool{c.token, "answers"}
+}
+
+// maxCalls bounds the calls under way of one token and pool: whoever has it must not be
+// able to use the agent up. The owner's socket has no such bound.
 const maxCalls = 32
 
 // tokenCheck is how often the token of a call that goes on is looked at.
@@ -68,7 +84,8 @@ func (s *Server) begin(ctx context.Context, full string) (_ context.Context, end
 	if !ok {
 		return ctx, nil, unauthenticated()
 	}
-	switch m, known := methodOf(full); {
+	m, known := methodOf(full)
+	switch {
 	case known && c.may(m):
 	case known && c.inTask && !m.Task:
 		return ctx, nil, scopeRequired(m.Scope, "%s is for the owner alone, outside any task; this call is by %s", m.Name, c.name())
@@ -82,15 +99,16 @@ func (s *Server) begin(ctx context.Context, full string) (_ context.Context, end
 	if s.stopping {
 		return ctx, nil, stopping()
 	}
-	if c.token != "" && s.byToken[c.token] >= maxCalls {
+	of := poolOf(ctx, c, m)
+	if c.token != "" && s.byToken[of] >= maxCalls {
 		return ctx, nil, tooManyCalls(c.actor)
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
-	mine := &call{cancel, c.token}
+	mine := &call{cancel}
 	s.calls[mine] = true
 	var guard sync.WaitGroup
 	if c.token != "" {
-		s.byToken[c.token]++
+		s.byToken[of]++
 		guard.Go(func() { s.guard(ctx, mine) })
 	}
 	return ctx, func() {
@@ -99,8 +117,8 @@ func (s *Server) begin(ctx context.Context, full string) (_ context.Context, end
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		delete(s.calls, mine)
-		if s.byToken[mine.token]--; s.byToken[mine.token] <= 0 {
-			delete(s.byToken, mine.token)
+		if s.byToken[of]--; s.byToken[of] <= 0 {
+			delete(s.byToken, of)
 		}
 		s.ended.Broadcast()
 	}, nil

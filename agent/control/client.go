@@ -239,7 +239,7 @@ func dial(ctx context.Context, target string) (net.Conn, error) {
 		switch {
 		case !at.IP.IsLoopback():
 			return nil, errors.Join(fmt.Errorf("%s is not on this machine", at), nc.Close())
-		case othersListen(at): // before anything is sent
+		case othersListen(nc): // before anything is sent
 			return nil, errors.Join(errors.New("another user's process listens there"), nc.Close())
 		}
 	}

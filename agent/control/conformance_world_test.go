@@ -421,7 +421,7 @@ var varying = []struct {
 	{regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`), "uuid"},
 	{regexp.MustCompile(`\b[0-9a-f]{64}\b`), "digest"},
 	{regexp.MustCompile(`\b(b|c|m|r|g|d|signin|approval|receipt|grant|business|conversation|message)-[a-z0-9]{6,}\b`), "id"},
-	{regexp.MustCompile(`\b[A-Za-z0-9_-]{43}\b`), "thumbprint"},
+	{regexp.MustCompile(`[A-Za-z0-9_-]{43}`), "thumbprint"},
 	{regexp.MustCompile(`pa_[A-Za-z0-9_-]+`), "subject"},
 	{regexp.MustCompile(`"contextId":"[^"]*"|"kid":"[^"]*"|ctx_[A-Za-z0-9]+`), ""},
 }

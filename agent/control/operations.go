@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -43,14 +44,13 @@ func (s *Server) run(ctx context.Context, send func(*agentv1.OperationUpdate) er
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	u := s.newUpdates(ctx, stop, send)
+	defer func() { _ = u.end(nil) }() // also if run panics; it has no more to say than err
 	result, err := run(ctx, u.caller(s.as(ctx), how))
 	if err != nil {
-		_ = u.end(nil) // which has no more to say than err
 		return err
 	}
 	m, err := messageOf[agentv1.Result](result)
 	if err != nil {
-		_ = u.end(nil) // which has no more to say than err
 		return err
 	}
 	return u.end(&agentv1.OperationUpdate{Update: &agentv1.OperationUpdate_Result{Result: m}})
@@ -68,6 +68,9 @@ type updates struct {
 	unread chan *agentv1.OperationUpdate
 	ended  chan struct{}
 	err    error // of the first that could not be sent; after ended
+
+	mu   sync.Mutex
+	over bool // end was called: unread takes nothing more from tell
 }
 
 func (s *Server) newUpdates(ctx context.Context, stop context.CancelCauseFunc, send func(*agentv1.OperationUpdate) error) *updates {
@@ -97,6 +100,11 @@ func (u *updates) tell(m *agentv1.OperationUpdate) error {
 	if err != nil {
 		return err
 	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.over {
+		return errOver
+	}
 	select {
 	case u.unread <- m:
 		return nil
@@ -109,12 +117,22 @@ func (u *updates) tell(m *agentv1.OperationUpdate) error {
 // errSlow is why the operation of a caller ends that does not read.
 var errSlow = statusOf(codes.Aborted, codeLagging, nil, fmt.Sprintf("the caller is more than %d updates behind: the operation was left", maxUnread))
 
-// end tells the result, if there is one, and waits until all is told or cannot be.
+// errOver is what is told too late to be told.
+var errOver = errors.New("the operation has ended")
+
+// end tells the result, if there is one, and waits until all is told or cannot be. Only
+// the first one counts.
 func (u *updates) end(result *agentv1.OperationUpdate) error {
-	if result != nil {
-		u.unread <- result
+	u.mu.Lock()
+	first := !u.over
+	u.over = true
+	u.mu.Unlock()
+	if first {
+		if result != nil {
+			u.unread <- result
+		}
+		close(u.unread)
 	}
-	close(u.unread)
 	<-u.ended
 	return u.err
 }

@@ -13,44 +13,78 @@ import (
 	"strings"
 )
 
-// othersListen reports whether another user's process, and not root's, listens where a
-// connection on loopback leads: a token sent there would be theirs. What the kernel does not tell
-// here is not known to be another's.
-func othersListen(at *net.TCPAddr) bool {
+// othersListen reports whether another user's process, and not root's, is at the other
+// end of a connection on loopback: a token sent there would be theirs. What the kernel
+// does not tell here is not known to be another's.
+func othersListen(nc net.Conn) bool {
+	here, ok := nc.LocalAddr().(*net.TCPAddr)
+	there, too := nc.RemoteAddr().(*net.TCPAddr)
+	if !ok || !too {
+		return false
+	}
+	var p peers
 	for _, table := range []string{"/proc/self/net/tcp", "/proc/self/net/tcp6"} {
 		f, err := os.Open(table)
 		if err != nil {
 			continue
 		}
-		users := listeners(f, at.AddrPort())
+		p.read(f, here.AddrPort(), there.AddrPort())
 		_ = f.Close()
-		if slices.ContainsFunc(users, func(uid int) bool { return uid != os.Geteuid() && uid != 0 }) {
-			return true
-		}
 	}
-	return false
+	return slices.ContainsFunc(p.users(), func(uid int) bool { return uid != os.Geteuid() && uid != 0 })
 }
 
-// listeners are the users of the sockets in a table of the kernel's that listen at an
-// address, or at all of the machine's.
-func listeners(table io.Reader, at netip.AddrPort) (users []int) {
-	const local, state, uid, listen = 1, 3, 7, "0A"
+// peers are the users of the sockets at the other end of a connection.
+type peers struct {
+	accepted []int // that is the connection: its listener may be gone
+	exact    []int // that listen at the address
+	all      []int // that listen at all addresses of the machine
+}
+
+// users are those that the connection is with: who has accepted it, else who may.
+func (p peers) users() []int {
+	switch {
+	case p.accepted != nil:
+		return p.accepted
+	case p.exact != nil:
+		return p.exact
+	}
+	return p.all
+}
+
+// read reads a table of the kernel's for a connection from here to there. Listeners come
+// first in it: a connection that nobody has accepted by then had its listener there.
+func (p *peers) read(table io.Reader, here, there netip.AddrPort) {
+	const local, remote, state, uid, inode, listen = 1, 2, 3, 7, 9, "0A"
+	there, here = netip.AddrPortFrom(there.Addr().Unmap(), there.Port()), netip.AddrPortFrom(here.Addr().Unmap(), here.Port())
 	for lines := bufio.NewScanner(table); lines.Scan(); {
 		fields := strings.Fields(lines.Text())
-		if len(fields) <= uid || fields[state] != listen {
+		if len(fields) <= inode {
 			continue
 		}
-		ip, port, _ := strings.Cut(fields[local], ":")
-		n, err := strconv.ParseUint(port, 16, 16)
-		if err != nil || uint16(n) != at.Port() {
-			continue
-		}
+		at, ok := kernelAddrPort(fields[local])
 		user, err := strconv.Atoi(fields[uid])
-		if a, ok := kernelAddr(ip); err == nil && ok && (a.IsUnspecified() || a == at.Addr().Unmap()) {
-			users = append(users, user)
+		if !ok || err != nil || at.Port() != there.Port() {
+			continue
+		}
+		a := at.Addr()
+		switch from, ok := kernelAddrPort(fields[remote]); {
+		case fields[state] == listen && a == there.Addr():
+			p.exact = append(p.exact, user)
+		case fields[state] == listen && a.IsUnspecified() && (a.Is6() || there.Addr().Is4()):
+			p.all = append(p.all, user)
+		case fields[state] != listen && at == there && ok && from == here && fields[inode] != "0": // else nobody has it yet, or any more
+			p.accepted = append(p.accepted, user)
 		}
 	}
-	return users
+}
+
+// kernelAddrPort reads an address with its port.
+func kernelAddrPort(text string) (netip.AddrPort, bool) {
+	ip, port, _ := strings.Cut(text, ":")
+	n, err := strconv.ParseUint(port, 16, 16)
+	a, ok := kernelAddr(ip)
+	return netip.AddrPortFrom(a, uint16(n)), ok && err == nil
 }
 
 // kernelAddr reads an address as those tables have it: words of four bytes, each in

@@ -5,4 +5,4 @@ package control
 import "net"
 
 // othersListen cannot tell here.
-func othersListen(*net.TCPAddr) bool { return false }
+func othersListen(net.Conn) bool { return false }

@@ -29,7 +29,7 @@ func noSuchMethod(text string) error {
 }
 
 func tooManyCalls(actor string) error {
-	return statusOf(codes.ResourceExhausted, codeTooMany, nil, fmt.Sprintf("%s has %d calls under way, which is the most: wait until one has ended", actor, maxCalls))
+	return statusOf(codes.ResourceExhausted, codeTooMany, nil, fmt.Sprintf("%s has %d calls of this kind under way, which is the most: wait until one has ended", actor, maxCalls))
 }
 
 func stopping() error {

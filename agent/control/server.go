@@ -33,6 +33,7 @@ const (
 	headTimeout    = 5 * time.Second
 	bodyTimeout    = 15 * time.Second
 	idleTimeout    = 2 * time.Minute
+	pingAfter      = 30 * time.Second // without a word from a connection of HTTP/2
 	writeTimeout   = 10 * time.Second // for a reader to take a part of an answer
 	stopTimeout    = 15 * time.Second // for operations to end once they are cancelled
 	maxHead        = 16 << 10
@@ -74,7 +75,7 @@ type Server struct {
 	mu       sync.Mutex
 	stopping bool
 	calls    map[*call]bool // under way
-	byToken  map[string]int // how many of calls, by their token
+	byToken  map[pool]int   // how many of calls, by their token
 	ended    sync.Cond      // a call has ended
 }
 
@@ -101,7 +102,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	s := &Server{
 		cfg: cfg, agent: cfg.Agent, tokens: NewTokens(cfg.Store, cfg.Principal, cfg.Now), outcomes: newOutcomes(cfg.Now),
-		started: cfg.Now().UTC(), calls: map[*call]bool{}, byToken: map[string]int{},
+		started: cfg.Now().UTC(), calls: map[*call]bool{}, byToken: map[pool]int{},
 	}
 	s.ended.L = &s.mu
 	s.grpc = grpc.NewServer(
@@ -268,7 +269,10 @@ func (s *Server) httpServer(owner bool) *http.Server {
 	protocols.SetHTTP1(true)
 	protocols.SetUnencryptedHTTP2(true)
 	return &http.Server{
-		Handler: s.Handler(owner), Protocols: protocols, HTTP2: &http.HTTP2Config{MaxConcurrentStreams: maxConcurrency},
+		Handler: s.Handler(owner), Protocols: protocols,
+		// Over HTTP/2 the deadline of an answer only asks for its end, which a peer that
+		// reads nothing never takes: its connection ends.
+		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: maxConcurrency, WriteByteTimeout: writeTimeout, SendPingTimeout: pingAfter},
 		ReadHeaderTimeout: headTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHead,
 		ErrorLog: slog.NewLogLogger(s.cfg.Log.Handler(), slog.LevelDebug),
 	}

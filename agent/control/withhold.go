@@ -39,6 +39,10 @@ func (s *Server) withheldError(ctx context.Context, err error) error {
 	if hide == nil {
 		return err
 	}
+	return hideError(err, hide)
+}
+
+func hideError(err error, hide func(string) string) error {
 	p := status.Convert(err).Proto()
 	p.Message = hide(p.Message)
 	for _, d := range p.Details {
@@ -46,7 +50,9 @@ func (s *Server) withheldError(ctx context.Context, err error) error {
 		if d.UnmarshalTo(info) != nil {
 			continue
 		}
-		mapTexts(info.ProtoReflect(), hide)
+		if detail, ok := info.Metadata["detail"]; ok { // the rest are our own words
+			info.Metadata["detail"] = hide(detail)
+		}
 		if failed := d.MarshalFrom(info); failed != nil {
 			return toStatus(failed)
 		}
@@ -54,7 +60,40 @@ func (s *Server) withheldError(ctx context.Context, err error) error {
 	return status.FromProto(p).Err()
 }
 
-// mapTexts replaces every text of a message, and of those within it.
+// ours are the fields that hold this program's own ids and words, or what callers are
+// named by. What belongs to a sign-in is not looked for there: a business that picks a
+// code like one of our words would take that out of every answer.
+var ours = fieldSet(
+	"id", "status", "state", "reason", "effect", "kind", "verdict", "issues", "digest", "next", "next_page_token", "preference", "profile",
+	"business", "conversation", "message", "message_id", "receipt", "approval", "authorization", "grant", "sent_message",
+	"actor", "task", "by", "decided_by", "ended_by", "settled_by",
+	"AuthorizationStatus.text", "Cut.sha256", "Business.fingerprint", "Business.security_fingerprint", "Provider.source",
+)
+
+// theirs are those of these names that hold a business's words all the same, or the
+// message that a business is sent.
+var theirs = fieldSet("Scope.id", "Skill.id", "Progress.business", "SignIn.business", "Approval.message")
+
+func fieldSet(names ...string) map[string]bool {
+	all := map[string]bool{}
+	for _, name := range names {
+		all[name] = true
+	}
+	return all
+}
+
+// isOurs reports whether a field holds nothing that is a business's.
+func isOurs(f protoreflect.FieldDescriptor) bool {
+	switch f.ContainingMessage().Name() {
+	case "Identity", "Process", "Settings":
+		return true
+	}
+	full := string(f.ContainingMessage().Name()) + "." + string(f.Name())
+	return ours[full] || f.Kind() == protoreflect.StringKind && ours[string(f.Name())] && !theirs[full]
+}
+
+// mapTexts replaces every text of a message that may be a business's, and of those
+// within it.
 func mapTexts(m protoreflect.Message, by func(string) string) {
 	value := func(f protoreflect.FieldDescriptor, v protoreflect.Value) (protoreflect.Value, bool) {
 		switch {
@@ -67,6 +106,7 @@ func mapTexts(m protoreflect.Message, by func(string) string) {
 	}
 	m.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
 		switch {
+		case isOurs(f):
 		case f.IsMap():
 			all := v.Map()
 			fresh := m.NewField(f).Map()

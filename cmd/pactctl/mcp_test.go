@@ -163,7 +163,7 @@ func TestAssistant(t *testing.T) {
 			}
 			// The actor is recorded with every act.
 			v := b.json(false, 0, "approvals", "show", approval)
-			if v["actor"] != "assistant test" || !strings.HasPrefix(v["task"].(string), "assistant:test b-") {
+			if v["actor"] != "assistant test" || !strings.HasPrefix(v["task"].(string), "assistant:owner:assistant:test b-") {
 				t.Errorf("the approval: %v", v)
 			}
 		})
@@ -604,6 +604,40 @@ func TestAssistantRemote(t *testing.T) {
 	if actor := fmt.Sprint(v["actor"]); !strings.HasPrefix(actor, "token desk") {
 		t.Errorf("actor %q", actor)
 	}
+}
+
+// TestSameAssistant: an assistant goes on with what it began, and finds what it requested,
+// after the agent was started or stopped meanwhile. With a token it is another one.
+func TestSameAssistant(t *testing.T) {
+	b := readyBench(t)
+	show := map[string]any{"business": b.box.Brands[1].Card, "message": "Show me Woolf"}
+	request := map[string]any{"business": b.box.Brands[0].Card, "message": "Rebook me onto LK 318", "scopes": []string{"flights:rebook"}}
+	a := b.assistant("desk", "2025-11-25", nil)
+	show["conversation"] = a.expect("replied", "ask", show)["conversation"]
+	approval := idIn(a.expect("local_approval_required", "request_change", request), "approval")
+	goesOn := func(how string) {
+		t.Helper()
+		a.expect("replied", "ask", show)
+		if again := idIn(a.expect("local_approval_required", "request_change", request), "approval"); again != approval {
+			t.Errorf("%s: the same request is approval %s, and was %s", how, again, approval)
+		}
+		_ = a.Close()
+	}
+	goesOn("in process")
+
+	s := b.serve("--listen", "127.0.0.1:0")
+	a = b.assistant("desk", "2025-11-25", nil)
+	goesOn("by the owner's socket")
+	a = b.assistant("desk", "2025-11-25", nil, "--remote", s.Listen, "--remote-token-file", b.token("assistant"))
+	a.expect("blocked", "ask", show)
+	if again := idIn(a.expect("local_approval_required", "request_change", request), "approval"); again == approval {
+		t.Error("the approval of another task is that of a token")
+	}
+	_ = a.Close()
+
+	s.stop()
+	a = b.assistant("desk", "2025-11-25", nil)
+	goesOn("in process again")
 }
 
 // TestProgramLeaves: an assistant's program that is gone, both its pipes with it, does not

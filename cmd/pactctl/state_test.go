@@ -140,8 +140,7 @@ func TestStateStatus(t *testing.T) {
 // What arrives is a whole file, or there is none.
 func TestStateExportBroken(t *testing.T) {
 	file, _ := stateFile(t, 3)
-	svc := &stateService{}
-	url, token, ca := adminServer(t, svc)
+	var url, token, ca string
 	for name, c := range map[string]struct {
 		file   []byte
 		broken error
@@ -152,7 +151,7 @@ func TestStateExportBroken(t *testing.T) {
 		"changed":    {bytes.Replace(file, []byte("issuer"), []byte("ISSUER"), 1), nil, "what the signer sent is not a whole state file"},
 		"late error": {file, status.Error(codes.Unavailable, "the store is away"), "cannot reach the signer"},
 	} {
-		svc.file, svc.broken = c.file, c.broken
+		url, token, ca = adminServer(t, &stateService{file: c.file, broken: c.broken})
 		a, stdout, stderr := testApp("", false)
 		path := filepath.Join(t.TempDir(), "state.ndjson")
 		code := a.run(context.Background(), []string{"state", "export", path, "--server", url, "--token-file", token, "--ca-file", ca})
