@@ -179,6 +179,9 @@ func TestConsoleSignIn(t *testing.T) {
 	// By keyboard: after a token that is refused the field has the focus.
 	b.write("Admin token", "not it")
 	b.press("Sign in")
+	b.await("field that has the focus", func() bool { // Chromium gives it after the page is there
+		return eval[bool](b, `document.activeElement?.name === "token"`)
+	})
 	b.keys(consoletest.AdminToken)
 	if status := b.pressKey(kb.Enter); status != http.StatusOK {
 		t.Errorf("after the sign-in: status %d", status)
