@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"fmt"
 	"strings"
 	"unicode"
 
@@ -33,6 +34,29 @@ func Visible(text string) string {
 		}
 		return c
 	}, text)
+}
+
+// maxMarks is how many marks may stand on one character: more than any language has
+// paint over the lines around it.
+const maxMarks = 4
+
+// WrittenOut returns text as a person decides on it, no character hidden (AP-2): one
+// that does not show, or that changes how others show, stands in it as <U+202E>; a
+// line's end too, so give it lines.
+func WrittenOut(text string) string {
+	var b strings.Builder
+	marks := 0
+	for _, c := range text {
+		if marks++; !unicode.In(c, unicode.Mn, unicode.Me) {
+			marks = 0
+		}
+		if unicode.IsPrint(c) && !invisible(c) && marks <= maxMarks {
+			b.WriteRune(c)
+		} else {
+			fmt.Fprintf(&b, "<U+%04X>", c)
+		}
+	}
+	return b.String()
 }
 
 // folded calls each with what every character of a text comes to when only what it

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"strings"
 	"time"
-	"unicode"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -269,7 +268,7 @@ func approvalText(client string, v agent.ApprovalView) string {
 	quote := func(text string) {
 		say("")
 		for line := range strings.SplitSeq(text, "\n") {
-			say("    %s", visible(line))
+			say("    %s", agent.WrittenOut(line))
 		}
 		say("")
 	}
@@ -317,25 +316,4 @@ func whole(p agent.Scope) string {
 		return p.Cut.Whole
 	}
 	return p.Description + " … (the card says more)"
-}
-
-// maxMarks is how many marks on one letter are drawn: more of them paint over the lines
-// around it.
-const maxMarks = 4
-
-// visible writes characters out that do not show, or that change how others show.
-func visible(s string) string {
-	var b strings.Builder
-	marks := 0
-	for _, r := range s {
-		if marks++; !unicode.In(r, unicode.Mn, unicode.Me) {
-			marks = 0
-		}
-		if unicode.IsPrint(r) && agent.Visible(string(r)) != "" && marks <= maxMarks {
-			b.WriteRune(r)
-		} else {
-			fmt.Fprintf(&b, "<U+%04X>", r)
-		}
-	}
-	return b.String()
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"strings"
-	"unicode"
 
 	"github.com/pactsigner/pactsigner/agent"
 )
@@ -24,7 +23,7 @@ func printApproval(pr *printer, req agent.ApprovalRequest, width int) {
 	if req.Changed {
 		pr.line("This differs from what was approved before.")
 	}
-	pr.say(0, "To %s, at %s", visible(req.Business), visible(req.Destination))
+	pr.say(0, "To %s, at %s", agent.WrittenOut(req.Business), agent.WrittenOut(req.Destination))
 	pr.line("Effect: %s", req.Effect)
 	printScopes(pr, "Permissions:", req.Scopes)
 	if req.Exceeds {
@@ -34,7 +33,7 @@ func printApproval(pr *printer, req agent.ApprovalRequest, width int) {
 	pr.line("Message:")
 	hidden := false
 	for line := range strings.SplitSeq(req.Message, "\n") {
-		shown := visible(line)
+		shown := agent.WrittenOut(line)
 		hidden = hidden || shown != line
 		for _, row := range rows(shown, width-2) {
 			pr.line("  %s", row)
@@ -52,30 +51,6 @@ func requestOf(v agent.ApprovalView) agent.ApprovalRequest {
 		Exceeds: v.Exceeds, TokenScopes: v.TokenPermissions, Digest: v.Digest, Changed: v.Changed, SentBefore: v.SentBefore,
 	}
 }
-
-// visible writes characters out that do not show, or that change how others show:
-// controls, directions, joiners, variation selectors, blanks of other kinds, and
-// more marks on one character than any language has, which paint over other lines.
-func visible(s string) string {
-	var b strings.Builder
-	marks := 0
-	for _, r := range s {
-		if unicode.In(r, unicode.Mn, unicode.Me) {
-			marks++
-		} else {
-			marks = 0
-		}
-		if unicode.IsPrint(r) && agent.Visible(string(r)) != "" && marks <= maxMarks {
-			b.WriteRune(r)
-		} else {
-			fmt.Fprintf(&b, "<U+%04X>", r)
-		}
-	}
-	return b.String()
-}
-
-// maxMarks is how many marks may stand on one character.
-const maxMarks = 4
 
 // rows breaks a line after every n columns, so that all of it stays indented; n
 // below 1 leaves it whole.
@@ -101,10 +76,10 @@ func printScopes(p *printer, title string, scopes []agent.Scope) {
 	p.line("%s", title)
 	wide := 0
 	for _, s := range scopes {
-		wide = max(wide, len([]rune(visible(s.ID))))
+		wide = max(wide, len([]rune(agent.WrittenOut(s.ID))))
 	}
 	for _, s := range scopes {
-		p.labelled(fmt.Sprintf("  %-*s  ", min(wide, columns/2), visible(s.ID)), visible(or(s.Description, "-"))+cutShort(s))
+		p.labelled(fmt.Sprintf("  %-*s  ", min(wide, columns/2), agent.WrittenOut(s.ID)), agent.WrittenOut(or(s.Description, "-"))+cutShort(s))
 	}
 }
 

@@ -74,7 +74,7 @@ func printApprovals(p *printer, list []agent.ApprovalView) {
 		if v.State == agent.ApprovalApproved && v.Authorization != "" {
 			p.say(4, "waits for %s: pactctl approvals approve %s", v.Authorization, v.ID)
 		}
-		p.line("    %s", p.text(visible(strings.Join(strings.Fields(v.Message), " ")), 4))
+		p.line("    %s", p.text(agent.WrittenOut(strings.Join(strings.Fields(v.Message), " ")), 4))
 	}
 }
 

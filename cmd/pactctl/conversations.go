@@ -115,14 +115,14 @@ func byAnother(actor string) string {
 			return kind + quoted(name)
 		}
 	}
-	return visible(actor)
+	return agent.WrittenOut(actor)
 }
 
 // ofToken is an actor with a token, whose names have no blanks.
 var ofToken = regexp.MustCompile(`^token [A-Za-z0-9._@-]+$`)
 
 // quoted is somebody's word, which ends where the quotes do.
-func quoted(s string) string { return `"` + strings.ReplaceAll(visible(s), `"`, "'") + `"` }
+func quoted(s string) string { return `"` + strings.ReplaceAll(agent.WrittenOut(s), `"`, "'") + `"` }
 
 // printText writes a text two columns in, so that no line of it can be taken for one of
 // ours, with nothing in it that steers a terminal (RD-4).
