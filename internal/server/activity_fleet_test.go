@@ -109,8 +109,15 @@ func TestFleetActivity(t *testing.T) {
 	signed += 2
 	told(signed, "a", "b", "c")
 
-	// Of itself a replica tells what is so at this moment.
+	// Of itself a replica tells what is so at this moment. A caller may have its answer
+	// before it is counted.
 	a.signs(t, credential)
+	eventually(t, func() string {
+		if n := a.scrape(t).value("sign_in_flight", ""); n != 0 {
+			return fmt.Sprintf("a answers %v sign requests", n)
+		}
+		return ""
+	})
 	if now, _, _, rates := a.fleetDid(t, token); now != signed+1 || rates["a"] <= 0 {
 		t.Fatalf("right after its own sign a tells of %d, want %d; rates %v", now, signed+1, rates)
 	}
