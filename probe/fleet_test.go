@@ -42,16 +42,17 @@ func (r report) ended(outcome probe.Outcome) []string {
 
 // Three replicas on a real Vault and a real Redis pass every check, while their key is
 // rotated and revoked too; a replica that is stopped is found, and so is one that lost
-// the store and did not hear of a change.
+// store and custody and did not hear of a change.
 func TestFleet(t *testing.T) {
 	redis := servers.StartRedis(t, servers.RedisOptions{})
-	away := servers.NewProxy(t, redis.Addr()) // the third replica's way to it
-	backend := fleet.OnVault(t, servers.StartVault(t, servers.VaultOptions{}), "probe", false).With(fleet.OnRedis(redis.Addr(), 0))
+	v := servers.StartVault(t, servers.VaultOptions{})
+	away := []*servers.Proxy{servers.NewProxy(t, redis.Addr()), servers.NewProxy(t, strings.TrimPrefix(v.Addr, "http://"))} // the third replica's ways to them
+	backend := fleet.OnVault(t, v, "probe", false).With(fleet.OnRedis(redis.Addr(), 0))
 	f := fleet.Start(t, fleet.Options{Replicas: 3, TimeScale: 4, Backend: backend, Each: func(i int) fleet.Settings {
 		if i < 2 {
 			return nil
 		}
-		return fleet.OnRedis(away.Addr(), 0)
+		return fleet.OnRedis(away[0].Addr(), 0).With(fleet.Settings{"custody.vault.addresses": []any{"http://" + away[1].Addr()}})
 	}})
 	a := f.Replicas[0]
 	f.MustPactctl(t, a, "probe", "setup", "--issuer", f.Issuer)
@@ -120,8 +121,10 @@ func TestFleet(t *testing.T) {
 	healthy("with the replica back")
 
 	// A replica that cannot hear of a change serves the old key set, until it is so
-	// stale that it serves none; neither agrees.
-	away.Cut()
+	// stale that it serves none; neither agrees. Of custody alone it would hear, in time.
+	for _, way := range away {
+		way.Cut()
+	}
 	emergency()
 	r, err = ask("--settle", "1s")
 	if err == nil || !slices.Contains(r.ended(probe.Failed), probe.CheckReplicas) {
@@ -132,7 +135,9 @@ func TestFleet(t *testing.T) {
 			t.Errorf("with a replica cut off: %+v", c)
 		}
 	}
-	away.Heal()
+	for _, way := range away {
+		way.Heal()
+	}
 	f.Replicas[2].WaitReady(t, 60*time.Second)
 	healthy("with the replica connected again")
 }

@@ -239,6 +239,7 @@ func TestCommandsAtOnce(t *testing.T) {
 		t.Errorf("%v, want %v", err, errCommandTime)
 	}
 	<-c.running
+	c.timeout = commandTimeout
 	if out, err := c.run(bounded(t), []byte("hi")); err != nil || string(out) != "hi\n" {
 		t.Errorf("%q, %v", out, err)
 	}

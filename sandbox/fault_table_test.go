@@ -237,7 +237,7 @@ func TestEveryFault(t *testing.T) {
 		{"identity-401", (*faulty).identity, `401 Www-Authenticate:Bearer realm="a2a"  401`},
 		{"replay-401", (*faulty).identity, `200 Content-Type:application/a2a+json  401`},
 		{"delegation-401", (*faulty).delegation, `401 Www-Authenticate:Bearer realm="a2a", error="invalid_token"`},
-		{"drop-before", (*faulty).send, "no answer; no answer; took 0s ran 0"},
+		{"drop-before", (*faulty).send, "no answer; no answer; late false ran 0"},
 		{"too-many=90", (*faulty).send, "429 Retry-After:90 "},
 		{"still-running", (*faulty).send, "Send another message"},
 		{"no-reply", (*faulty).send, "There is no reply yet"},

@@ -179,8 +179,8 @@ func (m *faulty) delegation() string {
 	return words(a)
 }
 
-// send sends a message without delegation, and the same again; how long that took
-// in seconds, and how often it ran.
+// send sends a message without delegation, and the same again; whether the answers
+// came a second late each, and how often it ran.
 func (m *faulty) send() string {
 	began, ran, id := time.Now(), len(m.sandbox.Executed()), newUUID()
 	body := `{"message":{"messageId":"` + id + `","contextId":"` + m.context + `","role":"ROLE_USER","parts":[{"text":"Is LK 204 on time?"}]}}`
@@ -198,7 +198,7 @@ func (m *faulty) send() string {
 			m.t.Errorf("executed %+v", x)
 		}
 	}
-	return said + fmt.Sprint("took ", time.Since(began).Round(time.Second), " ran ", len(m.sandbox.Executed())-ran)
+	return said + fmt.Sprint("late ", time.Since(began) >= 2*time.Second, " ran ", len(m.sandbox.Executed())-ran)
 }
 
 func (m *faulty) messageWords(body []byte) string {

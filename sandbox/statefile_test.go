@@ -80,6 +80,7 @@ func TestCheckState(t *testing.T) {
 	if err := os.Chmod(dir, 0o500); err != nil {
 		t.Fatal(err)
 	}
+	defer os.Chmod(dir, 0o700) // or it cannot be removed
 	if err := CheckState(filepath.Join(dir, "newer")); err == nil {
 		t.Error("a directory that cannot be written")
 	}

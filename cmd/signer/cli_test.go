@@ -52,7 +52,7 @@ func TestCommands(t *testing.T) {
 		stdout  string // a regular expression
 		stderr  string
 	}{
-		"no command":        {nil, nil, exitOK, `(?s)Usage:.*serve.*init.*config.*token.*version|(?s)config.*init.*serve.*token.*version`, `^$`},
+		"no command":        {nil, []string{}, exitOK, `(?s)Usage:.*serve.*init.*config.*token.*version|(?s)config.*init.*serve.*token.*version`, `^$`},
 		"unknown command":   {nil, []string{"sreve"}, exitUsage, `^$`, `unknown command "sreve"`},
 		"unknown below":     {nil, []string{"config", "chekc"}, exitUsage, `^$`, `unknown command "chekc"`},
 		"version":           {nil, []string{"version"}, exitOK, `^dev\n$`, `^$`},

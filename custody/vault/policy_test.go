@@ -224,9 +224,7 @@ func TestPolicyDenies(t *testing.T) {
 		if pub, _, err := k.Public(t.Context(), "a"); err != nil || pub == nil {
 			t.Errorf("the signing key: %v", err)
 		}
-		if _, err := k.Create(t.Context(), "c", jose.RS256); err != nil {
-			t.Errorf("a new key: %v", err)
-		}
+		mustCreate(t, k, "c", jose.RS256)
 	}
 }
 

@@ -73,6 +73,7 @@ func startChromium() (_ context.Context, end func() error, _ error) {
 		chromedp.Flag("disable-quic", true),
 		chromedp.Flag("no-proxy-server", true),
 		chromedp.CombinedOutput(&said),
+		chromedp.WSURLReadTimeout(stepTimeout),
 	)
 	ctx, stop := chromedp.NewExecAllocator(context.Background(), options...)
 	ctx, _ = chromedp.NewContext(ctx)

@@ -16,7 +16,7 @@ type Proxy struct {
 	mode  mode
 	delay time.Duration
 	conns map[net.Conn]bool
-	flow  chan struct{} // closed while data may flow
+	flow  chan struct{} // closed while data may flow, or answers
 }
 
 type mode int
@@ -25,6 +25,7 @@ const (
 	healed mode = iota
 	cut
 	hung
+	muted
 )
 
 // NewProxy forwards connections to target.
@@ -61,6 +62,9 @@ func (p *Proxy) Cut() { p.set(cut) }
 // swallows packets.
 func (p *Proxy) Hang() { p.set(hung) }
 
+// Mute lets what clients say pass, and holds every answer up.
+func (p *Proxy) Mute() { p.set(muted) }
+
 // Heal lets everything pass again. What was held up arrives late.
 func (p *Proxy) Heal() { p.set(healed) }
 
@@ -74,10 +78,11 @@ func (p *Proxy) Delay(d time.Duration) {
 func (p *Proxy) set(m mode) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.mode == hung && m != hung {
+	was, is := p.mode == hung || p.mode == muted, m == hung || m == muted
+	if was && !is {
 		close(p.flow)
 	}
-	if p.mode != hung && m == hung {
+	if !was && is {
 		p.flow = make(chan struct{})
 	}
 	p.mode = m
@@ -118,7 +123,7 @@ func (p *Proxy) serve(client net.Conn) {
 	done := make(chan struct{}, 2)
 	for _, way := range [][2]net.Conn{{client, server}, {server, client}} {
 		go func() {
-			io.Copy(slowly{way[1], p}, way[0])
+			io.Copy(slowly{way[1], p, way[1] == client}, way[0])
 			done <- struct{}{}
 		}()
 	}
@@ -143,15 +148,18 @@ func (p *Proxy) keep(c net.Conn) bool {
 // slowly is a connection whose writes wait as the proxy says.
 type slowly struct {
 	net.Conn
-	p *Proxy
+	p       *Proxy
+	answers bool
 }
 
 // Write hides the connection's ReadFrom too, which would not wait.
 func (s slowly) Write(b []byte) (int, error) {
 	s.p.mu.Lock()
-	flow, delay := s.p.flow, s.p.delay
+	flow, delay, passes := s.p.flow, s.p.delay, s.p.mode == muted && !s.answers
 	s.p.mu.Unlock()
-	<-flow
+	if !passes {
+		<-flow
+	}
 	if delay > 0 {
 		<-time.After(delay)
 	}

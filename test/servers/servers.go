@@ -13,6 +13,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -169,39 +170,41 @@ var handed = struct {
 	ports map[int]bool
 }{ports: map[int]bool{}}
 
+// The ports that FreePort draws from. They, and those that far above them that a
+// Cluster's bus takes, are below the ones that a system gives to whoever asks for any:
+// no other test gets one before its server listens, or while that is down.
+const firstPort, ports = 12000, 10000
+
 // FreePort returns a loopback port that nobody listens on. room asks for another
 // free one that far above it, as Redis Cluster's bus needs; 0 asks for none.
 func FreePort(t T, room int) int {
 	t.Helper()
 	handed.Lock()
 	defer handed.Unlock()
+	var err error
 	for range 200 {
-		port, err := listenable(0)
-		if err != nil {
-			t.Fatalf("servers: a free port: %v", err)
-		}
-		if handed.ports[port] || port+room > 65535 {
+		port := firstPort + rand.IntN(ports)
+		if handed.ports[port] {
 			continue
 		}
-		if room > 0 {
-			if _, err := listenable(port + room); err != nil {
-				continue
-			}
+		if err = listenable(port); err == nil && room > 0 {
+			err = listenable(port + room)
 		}
-		handed.ports[port] = true
-		return port
+		if err == nil {
+			handed.ports[port] = true
+			return port
+		}
 	}
-	t.Fatalf("servers: no free port")
+	t.Fatalf("servers: no free port: %v", err)
 	return 0
 }
 
-func listenable(port int) (int, error) {
+func listenable(port int) error {
 	l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
 	if err != nil {
-		return 0, err
+		return err
 	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port, nil
+	return l.Close()
 }
 
 // find returns a program of the system, or fails with what to install.
