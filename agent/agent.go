@@ -100,6 +100,8 @@ func Open(cfg Config) (*Agent, error) {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
+	clock := cfg.Now
+	cfg.Now = func() time.Time { return clock().Truncate(time.Microsecond) } // as stores keep it
 	if cfg.Params.TurnLease == 0 {
 		cfg.Params = Defaults().Scaled(cfg.Scale)
 	}
@@ -152,18 +154,19 @@ func (a *Agent) adopt(s *settings) {
 
 // connect makes the network for the present rules.
 func (a *Agent) connect() {
-	rules := a.rules()
-	var network Egress
-	if a.cfg.Network != nil {
-		network = a.cfg.Network(rules, a.mayContact)
-	} else {
-		network = egress.New(egress.Config{Rules: rules, Policy: a.mayContact, Scale: a.cfg.Scale})
-	}
+	network := a.newNetwork(a.rules())
 	a.mu.Lock()
 	old := a.network
 	a.network = network
 	a.mu.Unlock()
 	closeNetwork(old)
+}
+
+func (a *Agent) newNetwork(rules URLRules) Egress {
+	if a.cfg.Network != nil {
+		return a.cfg.Network(rules, a.mayContact)
+	}
+	return egress.New(egress.Config{Rules: rules, Policy: a.mayContact, Scale: a.cfg.Scale})
 }
 
 func closeNetwork(n Egress) {

@@ -137,6 +137,8 @@ func (a *Agent) askOwner(ctx context.Context, op *operation, p *approval) (*appr
 			return nil
 		case late || a.overdue(p):
 			return a.endApproval(tx, p, ApprovalExpired, ReasonApprovalExpired)
+		case errors.Is(err, ErrDecided): // and taken back since
+			return p.over()
 		case err != nil:
 			return err
 		case ctx.Err() != nil: // who left did not answer

@@ -5,6 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
+	"time"
+
+	"github.com/pactsigner/pactsigner/agent/egress"
 )
 
 // States of an approval.
@@ -175,6 +179,9 @@ func (a *Agent) openApproval(ctx context.Context, op *operation, req ApprovalReq
 // here, whoever asked: else they might approve the same a second time.
 func (a *Agent) confirmedInstead(ctx context.Context, op *operation, req ApprovalRequest) error {
 	return a.store.Update(ctx, func(tx Tx) error {
+		if err := op.caller.stands(tx); err != nil {
+			return err
+		}
 		open, err := find[approval](tx, Query{Principal: op.who.principal, Business: op.business.ID, States: openApprovals})
 		if err != nil {
 			return err
@@ -182,6 +189,9 @@ func (a *Agent) confirmedInstead(ctx context.Context, op *operation, req Approva
 		for _, p := range open {
 			held, err := a.atWork(tx, p)
 			if err == nil && !held && p.Request.sameAsk(req) {
+				if p.State == ApprovalPending { // they decided it, where they confirmed
+					p.Decided, p.DecidedBy = a.now(), op.caller.actor()
+				}
 				err = a.replace(tx, p, "")
 			}
 			if err != nil {
@@ -207,14 +217,22 @@ func (a *Agent) approvedAlready(tx Tx, op *operation, p *approval) error {
 	case held:
 		return refuse(StatusBlocked, ReasonBusy, "the same was approved, and is under way")
 	case p.Authorization == "":
-		return refuse(StatusApprovalRequired, ReasonApprovalRequired, "the same was approved and not sent: the owner can go on with it")
+		return refuse(StatusApprovalRequired, ReasonApprovalRequired, "the same was %s", p.stays())
 	}
 	z, err := get[authorization](tx, p.Principal, p.Authorization)
-	if err != nil {
+	switch {
+	case err != nil && !errors.Is(err, ErrNotFound):
 		return err
+	case err != nil || z.State != authorizationPending:
+		return refuse(StatusApprovalRequired, ReasonApprovalRequired, "the same was %s", p.stays())
 	}
 	op.setAuthorization(a, z)
 	return refuse(StatusNeedsUserAction, ReasonSignInPending, "the same was approved, and waits for the owner to sign in at the business")
+}
+
+// stays is what comes of an approval that was left approved, for people.
+func (p *approval) stays() string {
+	return "approved and is not sent yet: the running agent sends it when it can, or pactctl approvals approve " + p.ID
 }
 
 // replace ends an approval whose place another one takes.
@@ -298,13 +316,18 @@ func (a *Agent) lapsedApprovals(tx Tx) (left []leftover, err error) {
 		state, reason := "", ""
 		if !held && p.State == ApprovalApproved && p.Authorization != "" {
 			z, err := get[authorization](tx, p.Principal, p.Authorization)
+			brought := false
+			switch {
+			case errors.Is(err, ErrNotFound):
+				state, reason = ApprovalFailed, ReasonConsentUnavailable
+			case err == nil && z.State != authorizationPending:
+				brought, err = broughtBy(tx, z, p.Required)
+			}
 			switch {
 			case err != nil && !errors.Is(err, ErrNotFound):
 				return nil, err
-			case err != nil:
-				state, reason = ApprovalFailed, ReasonConsentUnavailable
-			case z.State != authorizationPending && z.State != authorizationGranted:
-				state, reason = ApprovalFailed, z.Reason
+			case err == nil && z.State != authorizationPending && !brought:
+				state, reason = ApprovalFailed, or(z.Reason, ReasonInsufficient)
 			}
 		}
 		if state == "" && a.lapsed(p, held) {
@@ -326,25 +349,77 @@ func (a *Agent) lapsedApprovals(tx Tx) (left []leftover, err error) {
 // nobody is at work, how that ended.
 func (a *Agent) settleConversation(tx Tx, p *approval) error {
 	state := map[string]string{
-		ApprovalDenied: conversationDenied, ApprovalExpired: conversationExpired, ApprovalFailed: conversationDenied,
-		ApprovalWithdrawn: conversationCancelled,
+		ApprovalDenied: conversationDenied, ApprovalExpired: conversationExpired, ApprovalWithdrawn: conversationCancelled,
 	}[p.State]
-	if p.Reason == ReasonApprovalReplaced {
-		state = conversationCancelled
+	if p.State == ApprovalFailed {
+		switch p.Reason {
+		case ReasonAccessDenied, ReasonInsufficient:
+			state = conversationDenied
+		case ReasonConsentExpired:
+			state = conversationExpired
+		case ReasonApprovalReplaced, ReasonUserCancelled, ReasonNeverSent:
+			state = conversationCancelled
+		default: // nothing was sent: it can be gone on with
+			state = conversationReady
+		}
 	}
 	c, err := get[conversation](tx, p.Principal, p.Conversation)
 	if errors.Is(err, ErrNotFound) {
 		return nil
 	}
-	if err != nil || state == "" || a.held(&c.Head) || c.State != conversationAwaitingLocal && c.State != conversationAwaitingBusiness {
+	if err != nil || state == "" || a.held(&c.Head) || c.State != conversationAwaitingLocal && !c.waitsFor(p) {
 		return err
 	}
 	c.State, c.Reason, c.Updated = state, p.Reason, a.now()
 	return put(tx, c)
 }
 
-// over is what it means to who would go on with an approval that it is over.
+// waitsFor reports a conversation that waits for the sign-in which an approval waits
+// for, or did and was not gone on with.
+func (c *conversation) waitsFor(p *approval) bool {
+	return c.State == conversationAwaitingBusiness || c.State == conversationReady && p.Authorization != "" && c.Authorization == p.Authorization
+}
+
+// TakeBack puts what an actor approved and what is not sent yet back to wait for the
+// owner's word, and returns how many that are: for the transaction of the profile's store
+// in which it is noted that the actor can give it no more. What is about to be sent is
+// not sent then, until it is approved anew.
+func TakeBack(tx Tx, principal, actor string, now time.Time) (n int, err error) {
+	approved, err := find[approval](tx, Query{Principal: principal, States: []string{ApprovalApproved}})
+	if err != nil {
+		return 0, err
+	}
+	for _, p := range approved {
+		if p.DecidedBy != actor {
+			continue
+		}
+		c, err := get[conversation](tx, p.Principal, p.Conversation)
+		switch {
+		case errors.Is(err, ErrNotFound):
+		case err != nil:
+			return 0, err
+		case c.LeaseOwner == "" && c.waitsFor(p): // else whose turn it is tells it
+			c.State, c.Reason, c.Updated = conversationAwaitingLocal, "", now
+			if err := put(tx, c); err != nil {
+				return 0, err
+			}
+		}
+		p.State, p.Reason, p.Authorization = ApprovalPending, ReasonApproverRevoked, ""
+		p.Failures, p.NextTry = 0, time.Time{}
+		if err := put(tx, p); err != nil {
+			return 0, err
+		}
+		n++
+	}
+	return n, nil
+}
+
+// over is what it means to who would go on with an approval that it is over, or was
+// taken back.
 func (p *approval) over() error {
+	if p.State == ApprovalPending && p.Reason == ReasonApproverRevoked {
+		return refuse(StatusApprovalRequired, p.Reason, "what %s was approved by is revoked: it waits to be approved anew", p.ID)
+	}
 	next := ""
 	if p.Next != "" {
 		next = "; " + p.Next + " took its place"
@@ -367,7 +442,9 @@ func (p *approval) over() error {
 // what was approved takes another approval (AP-3). An operation that holds the
 // approval goes on by itself. What is approved already and could not be sent, for
 // want of a sign-in say, is gone on with. What is approved and not sent may still be
-// denied. Only on the owner's own surface, in no task. Errors wrap ErrNotFound.
+// denied. Who leaves before it is sent takes their word back, and it waits for it
+// again; where the program stops (ErrStopping) it stays approved, and is sent by Tend.
+// Only on the owner's own surface, in no task. Errors wrap ErrNotFound.
 func (a *Agent) Decide(ctx context.Context, c Caller, d Decision) (Result, error) {
 	if err := c.check(); err != nil {
 		return Result{}, err
@@ -390,6 +467,9 @@ func (a *Agent) takeWord(ctx context.Context, op *operation, d Decision) error {
 	var p *approval
 	goOn, already := false, false
 	err := a.store.Update(ctx, func(tx Tx) (err error) {
+		if err := c.stands(tx); err != nil {
+			return err
+		}
 		if p, err = get[approval](tx, c.Principal, d.ID); err != nil {
 			return fmt.Errorf("approval %s: %w", truncate(d.ID, maxScopeID), err)
 		}
@@ -441,7 +521,7 @@ func (a *Agent) takeWord(ctx context.Context, op *operation, d Decision) error {
 		case already:
 			op.result.Detail = "it was approved already and is about to be sent, unless it is denied or refused before: look at the approval"
 		case d.Approve:
-			op.result.Detail = "the operation that asked goes on"
+			op.result.Detail = "the operation that asked goes on; if that ends before it is sent, the running agent sends it"
 		}
 		return nil
 	}
@@ -477,52 +557,56 @@ func (a *Agent) finishDecision(ctx context.Context, op *operation, id string, er
 	return op.finish(ctx, err)
 }
 
-// approvedToGoOn are the approvals that nobody is at and whose sign-in has ended.
-func (a *Agent) approvedToGoOn(tx Tx, principal string) ([]string, error) {
+// approvedToGoOn are the approvals that nobody is at, whose sign-in has ended if they wait
+// for one, and that are due to be tried again if they could not be sent.
+func (a *Agent) approvedToGoOn(tx Tx, principal string) (due []*approval, err error) {
 	open, err := find[approval](tx, Query{Principal: principal, States: []string{ApprovalApproved}})
 	if err != nil {
 		return nil, err
 	}
-	var out []string
 	for _, p := range open {
-		if p.Authorization == "" || p.Network != "" { // another program's network (RS-5)
+		if wait := p.NextTry.Sub(a.now()); wait > 0 && wait <= a.params.PollMax { // longer is of a clock that was wrong
 			continue
 		}
 		held, err := a.atWork(tx, p)
 		if err != nil {
 			return nil, err
 		}
-		z, err := get[authorization](tx, principal, p.Authorization)
-		if err != nil && !errors.Is(err, ErrNotFound) {
-			return nil, err
+		if p.Authorization != "" {
+			z, err := get[authorization](tx, principal, p.Authorization)
+			if err != nil && !errors.Is(err, ErrNotFound) {
+				return nil, err
+			}
+			held = held || err == nil && z.State == authorizationPending
 		}
-		if !held && (err != nil || z.State != authorizationPending) {
-			out = append(out, p.ID)
+		if !held {
+			due = append(due, p)
 		}
 	}
-	return out, nil
+	return due, nil
 }
 
-// continueApproved goes on with what the owner approved, once the sign-in that it
-// waited for has ended. The error is a *Refusal if it was not sent, or none is due.
-func (a *Agent) continueApproved(ctx context.Context, t Tending, id string) error {
+// continueApproved goes on with what the owner approved and nobody is at, for Tend. The
+// error is a *Refusal if it was not sent, or none is due.
+func (a *Agent) continueApproved(ctx context.Context, c Caller, id string) error {
 	if err := a.recover(ctx); err != nil { // ends it if the sign-in brought nothing
 		return fmt.Errorf("recover: %w", err)
 	}
-	op := &operation{caller: t.Caller, owner: a.runtime + "/" + newID("turn")}
+	op := &operation{caller: c, owner: a.runtime + "/" + newID("turn"), tends: true}
 	var p *approval
-	err := a.store.Update(ctx, func(tx Tx) (err error) {
-		due, err := a.approvedToGoOn(tx, op.caller.Principal)
-		if err != nil {
+	err := a.store.Update(ctx, func(tx Tx) error {
+		due, err := a.approvedToGoOn(tx, c.Principal)
+		i := slices.IndexFunc(due, func(o *approval) bool { return o.ID == id })
+		if p = nil; err != nil || i < 0 {
 			return err
 		}
-		if !slices.Contains(due, id) {
-			p = nil
-			return nil
+		if err := c.sameNetwork(due[i].Network); err != nil { // there is none of its name any more (RS-4, RS-5)
+			if err := a.endApproval(tx, due[i], ApprovalFailed, ReasonOtherNetwork); err != nil {
+				return err
+			}
+			return a.settleConversation(tx, due[i])
 		}
-		if p, err = get[approval](tx, op.caller.Principal, id); err != nil {
-			return err
-		}
+		p = due[i]
 		p.lease(op.owner, a.now().Add(a.params.TurnLease))
 		return put(tx, p)
 	})
@@ -533,14 +617,14 @@ func (a *Agent) continueApproved(ctx context.Context, t Tending, id string) erro
 }
 
 // isApproved asks whether what was approved still is: the owner may take it back, here
-// or elsewhere, until it is sent.
+// or elsewhere, until it is sent, and so does who revokes what they approved by.
 func (a *Agent) isApproved(ctx context.Context, op *operation) error {
 	if op.approved == nil || op.approved.ID == "" {
 		return nil
 	}
 	return a.store.View(ctx, func(tx Tx) error {
 		p, err := get[approval](tx, op.who.principal, op.approved.ID)
-		if err == nil && !p.waits() && p.State != ApprovalSent {
+		if err == nil && p.State != ApprovalApproved && p.State != ApprovalSent {
 			err = p.over()
 		}
 		return err
@@ -580,13 +664,18 @@ func (a *Agent) useApproval(tx Tx, op *operation, m *message) error {
 	return put(tx, p)
 }
 
-// awaitSignIn notes on the approval of an operation which sign-in it waits for, so
-// that it goes on once that is granted (Tend), whatever becomes of us.
+// awaitSignIn notes which sign-in an operation waits for, whatever becomes of us: on its
+// conversation, which follows how that ends, and on its approval, so that it goes on
+// once that is granted (Tend).
 func (a *Agent) awaitSignIn(ctx context.Context, op *operation, z *authorization) error {
-	if op.approved == nil || op.approved.ID == "" {
+	if op.conversation == nil {
 		return nil
 	}
 	return a.store.Update(ctx, func(tx Tx) error {
+		err := a.changeIn(tx, op, func(c *conversation) { c.Authorization = z.ID })
+		if err != nil || op.approved == nil || op.approved.ID == "" {
+			return err
+		}
 		p, err := get[approval](tx, op.who.principal, op.approved.ID)
 		if err != nil || p.LeaseOwner != op.owner || p.State != ApprovalApproved || p.Authorization == z.ID {
 			return err
@@ -597,13 +686,18 @@ func (a *Agent) awaitSignIn(ctx context.Context, op *operation, z *authorization
 }
 
 // leaveApproval gives up what an operation that ends holds of the approval that it
-// asked for last. One that was asked and left is withdrawn, unless the program
-// stops; one that was approved and was not sent is over, unless it still can be.
-func (a *Agent) leaveApproval(ctx context.Context, op *operation, ended error) {
+// asked for last, and returns what it ends with.
+//
+// A question that was asked and left is withdrawn, unless the program stops. What was
+// approved and is not sent stays approved, for whatever goes on with it first: the
+// owner (Decide) or Tend. It is over if it was refused for what does not pass by
+// itself; and who gave the word takes it back by leaving.
+func (a *Agent) leaveApproval(ctx context.Context, op *operation, ended error) error {
 	if op.asking == nil {
-		return
+		return ended
 	}
-	_ = a.store.Update(context.WithoutCancel(ctx), func(tx Tx) error {
+	result := ended
+	err := a.store.Update(context.WithoutCancel(ctx), func(tx Tx) error {
 		p, err := get[approval](tx, op.asking.Principal, op.asking.ID)
 		if err != nil {
 			return err
@@ -611,23 +705,115 @@ func (a *Agent) leaveApproval(ctx context.Context, op *operation, ended error) {
 		if op.asking = p; p.LeaseOwner != op.owner {
 			return nil
 		}
-		stopping := ctx.Err() != nil && errors.Is(context.Cause(ctx), ErrStopping)
 		var r *Refusal
-		refused := errors.As(ended, &r)
+		refused, left := errors.As(ended, &r), ctx.Err() != nil
+		stops := left && (op.tends || errors.Is(context.Cause(ctx), ErrStopping))
+		if err := a.putBack(tx, op, p, left, ended); err != nil {
+			return err
+		}
 		switch {
-		case !p.waits(), stopping, op.decides && (ctx.Err() != nil || p.State == ApprovalPending):
-		case ctx.Err() != nil:
+		case !p.waits():
+		case p.State == ApprovalPending && (stops || op.decides):
+		case p.State == ApprovalPending && !left && (p.Reason == ReasonApproverRevoked || refused && r.Reason == ReasonApproverRevoked):
+		case p.State == ApprovalPending && left:
 			return a.withdraw(tx, op, p, ReasonUserCancelled)
 		case p.State == ApprovalPending: // it could not be asked
 			return a.withdraw(tx, op, p, or(ReasonOf(ended), ReasonNeverSent))
+		case left && !stops && op.decides:
+			p.State, p.Decided, p.DecidedBy, p.Authorization = ApprovalPending, time.Time{}, "", ""
+			p.Failures, p.NextTry = 0, time.Time{}
+			result = refuse(StatusCancelled, ReasonUserCancelled, "it was not sent, and the word is taken back: %s waits to be approved again, or denied", p.ID)
+		case left && !stops && (p.DecidedBy == op.caller.actor() || errors.Is(context.Cause(ctx), ErrAborted)):
+			return a.withdraw(tx, op, p, ReasonUserCancelled)
+		case left:
+			result = refuse(StatusApprovalRequired, ReasonApprovalRequired, "it was left before it was sent: it is %s", p.stays())
 		case refused && r.Status == StatusNeedsUserAction && op.signingIn(p.Authorization): // it goes on after that
-		case op.decides && (!refused || r.Reason == ReasonBusy || passing(r.Reason)):
+		case !refused || passes(ended):
+			p.Failures++
+			p.NextTry = a.now().Add(min(a.params.PollMin<<min(p.Failures, maxDoublings), a.params.PollMax))
+			if refused {
+				result = &Refusal{r.Status, r.Reason, r.Text() + " (it is " + p.stays() + ")", r.Err}
+			}
 		default:
-			return a.endApproval(tx, p, ApprovalFailed, or(ReasonOf(ended), ReasonNeverSent))
+			if err := a.endApproval(tx, p, ApprovalFailed, or(ReasonOf(ended), ReasonNeverSent)); err != nil {
+				return err
+			}
+			return a.settleConversation(tx, p)
+		}
+		if left && op.signsIn() { // what it waits for is that
+			result = ended
 		}
 		p.release()
-		return put(tx, p)
+		if err := put(tx, p); err != nil {
+			return err
+		}
+		return a.waitsStill(tx, p)
 	})
+	if err != nil && ended != nil && op.out == nil && ctx.Err() != nil {
+		return refuse(StatusApprovalRequired, ReasonApprovalRequired,
+			"it could not be written down that it was left: see pactctl approvals show %s, and deny what is not to be sent", op.asking.ID)
+	}
+	return result
+}
+
+// maxDoublings bounds how far a pause grows.
+const maxDoublings = 16
+
+// passes reports a refusal that may pass by itself, of what was not sent: the card, the
+// metadata, the signer or the business is away, or busy.
+func passes(err error) bool {
+	var r *Refusal
+	if !errors.As(err, &r) || r.Status != StatusFailed && r.Status != StatusBlocked {
+		return false
+	}
+	switch r.Reason {
+	case ReasonSignerUnavailable, ReasonBusy, ReasonFetchFailed, ReasonInvalidJSON, ReasonConsentUnavailable, ReasonReconnect,
+		string(egress.Network), string(egress.Timeout), string(egress.DestinationRefused), string(egress.RateLimited):
+		return true
+	case ReasonMetadataInvalid: // unless it was there to be read
+		var invalid *MetadataError
+		return !errors.As(err, &invalid)
+	}
+	return strings.HasPrefix(r.Reason, "http_5")
+}
+
+// putBack makes an approval one that is not sent yet again, if its message did not get
+// there: the business did not take it, or was not reached (CV-10, CV-11).
+func (a *Agent) putBack(tx Tx, op *operation, p *approval, left bool, ended error) error {
+	if p.State != ApprovalSent || op.reconciling || op.message == nil || p.SentMessage != op.message.ID || !left && !passes(ended) {
+		return nil
+	}
+	m, err := get[message](tx, p.Principal, p.SentMessage)
+	if err == nil && (m.State == messageCancelled || m.State == messageFailed && (passes(ended) || m.Reason == ReasonUserCancelled || m.Reason == ReasonNeverSent)) {
+		p.State, p.SentMessage = ApprovalApproved, ""
+	}
+	return err
+}
+
+// waitsStill notes on a conversation in which nobody is at work that an approval was left
+// open in it.
+func (a *Agent) waitsStill(tx Tx, p *approval) error {
+	if !p.waits() {
+		return nil
+	}
+	c, err := get[conversation](tx, p.Principal, p.Conversation)
+	if errors.Is(err, ErrNotFound) {
+		return nil
+	}
+	if err != nil || a.held(&c.Head) {
+		return err
+	}
+	switch c.State {
+	case conversationAwaitingBusiness:
+		if z, err := get[authorization](tx, p.Principal, c.Authorization); err == nil && z.State == authorizationPending {
+			return nil
+		}
+	case conversationDiscovered, conversationReady, conversationSending, conversationCancelled:
+	default:
+		return nil
+	}
+	c.State, c.Reason, c.Updated = conversationAwaitingLocal, "", a.now()
+	return put(tx, c)
 }
 
 // withdraw takes an approval back for who asked, who has left the turn. A sign-in
@@ -644,6 +830,11 @@ func (a *Agent) withdraw(tx Tx, op *operation, p *approval, reason Reason) error
 
 // signingIn reports whether an operation ended with this sign-in pending.
 func (op *operation) signingIn(id string) bool {
+	return op.signsIn() && op.result.Authorization.ID == id
+}
+
+// signsIn reports whether an operation ended with a sign-in pending.
+func (op *operation) signsIn() bool {
 	z := op.result.Authorization
-	return z != nil && z.ID == id && z.State == authorizationPending
+	return z != nil && z.State == authorizationPending
 }

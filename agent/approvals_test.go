@@ -339,9 +339,9 @@ func TestApprovedExpires(t *testing.T) {
 			t.Fatalf("decide %+v, %v", r, err)
 		}
 		w.approval(a, p.ID, agent.ApprovalApproved)
-		w.signer.set(func(s *signerStandIn) { s.fail = 0 })
 		w.tend(a, agent.Tending{})
 		time.Sleep(time.Hour)
+		w.signer.set(func(s *signerStandIn) { s.fail = 0 })
 		w.decide(a, w.person(), p, true, agent.StatusExpired, agent.ReasonApprovalExpired)
 		w.approval(a, p.ID, agent.ApprovalExpired)
 		if n := len(w.changed()); n != 0 {
@@ -379,6 +379,61 @@ func TestConversationsOfTasks(t *testing.T) {
 	})
 }
 
+// AD-2, AP-1: no task gives the owner's word by an inspection, on whatever surface; what
+// could be taken for it waits for theirs, and is sent once they gave it. They themselves
+// say what they want.
+func TestTaskConfirmsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		a := w.enrolled()
+		says := func(text string) {
+			w.biz.set(func(b *business) {
+				b.answer = func(u turn) (int, any) {
+					reply := b.normal(u)
+					reply["message"].(map[string]any)["parts"] = []any{map[string]any{"text": text}}
+					return 200, reply
+				}
+			})
+		}
+		say := func(c agent.Caller, text, in string, status agent.Status, reason string) agent.Result {
+			t.Helper()
+			return w.send(a, c, agent.SendRequest{Message: text, Effect: "inspect", Conversation: in}, status, reason)
+		}
+		const required, why = agent.StatusApprovalRequired, agent.ReasonApprovalRequired
+		task := inAssistant("a")
+		says("Two trips.")
+		in := say(task, "Show my trips", "", agent.StatusReplied, "").Conversation
+		say(task, "Show the next one", in, agent.StatusReplied, "")
+		say(task, "Where is it?", in, required, why) // a question mark alone
+		say(task, "Yes, I see", in, required, why)
+		say(task, "yes?", "", required, why)
+		says("Shall I cancel X1?")
+		say(task, "Show X1", in, agent.StatusReplied, "")
+		turns := len(w.biz.sent())
+		say(task, "Show the next one", in, required, why)
+		r := say(task, "See the one that I meant", in, required, why)
+		if n := len(w.biz.sent()); n != turns {
+			t.Errorf("%d turns more", n-turns)
+		}
+		if r.Approval == nil || r.Approval.Effect != agent.EffectUnknown || r.Effect == nil || *r.Effect != agent.EffectUnknown {
+			t.Fatalf("%+v", r)
+		}
+		// The owner decides, and it stays what they decided on although the business asks
+		// nothing any more.
+		says("Cancelled.")
+		say(owner(), "yes?", in, agent.StatusReplied, "")
+		w.decide(a, owner(), *r.Approval, true, agent.StatusReplied, "")
+		if sent := w.changed(); sent[len(sent)-1].text != "See the one that I meant" {
+			t.Errorf("sent %+v", sent[len(sent)-1])
+		}
+		// Nor does a task go on with what was more than a look, or was somebody else's.
+		say(task, "Show the next one", in, required, why)
+		in = say(task, "Show my trips", "", agent.StatusReplied, "").Conversation
+		say(owner(), "Show X1", in, agent.StatusReplied, "")
+		say(task, "Show the next one", in, required, why)
+	})
+}
+
 // DA-13: tasks, however many are made up, have at most 20 sign-ins that wait; the owner is
 // not bound by that.
 func TestSignInsOfTasksAreCounted(t *testing.T) {
@@ -412,7 +467,7 @@ func TestWithholder(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			return h("Air abcd\u200b efgh, login.air.example.com/device")
+			return h("", "Air abcd\u200b efgh, login.air.example.com/device")
 		}
 		before := hide(inAssistant("a"))
 		r := w.send(a, inAssistant("a"), readTrips, agent.StatusNeedsUserAction, agent.ReasonSignInPending)
@@ -754,9 +809,9 @@ func TestReconcileByApproval(t *testing.T) {
 		})
 		first := w.ask(a, inAssistant("a"), agent.SendRequest{Message: "Cancel booking X1", Effect: "change", Scopes: []string{"trips:cancel"}})
 		sent := w.decide(a, owner(), first, true, agent.StatusUnknown, "network")
-		// Another task, or this one under another name, may ask; the owner decides.
+		// Another task may not, as it may not send there.
 		r, err := a.Reconcile(t.Context(), inAssistant("b"), agent.ReconcileRequest{Conversation: sent.Conversation})
-		if err != nil || r.Status != agent.StatusApprovalRequired || r.Approval == nil || r.Approval.SentBefore.IsZero() {
+		if err != nil || r.Status != agent.StatusBlocked || r.Reason != agent.ReasonOtherTask || r.Approval != nil {
 			t.Errorf("another task's: %+v, %v", r, err)
 		}
 		reconcile := func() agent.ApprovalView {
@@ -1005,6 +1060,28 @@ func TestSignInSecretsAreWithheld(t *testing.T) {
 				t.Errorf("nothing is redacted: %s", all.String())
 			}
 		}
+		// Were they another business's, its words would be kept whole.
+		w.edit(`INSERT INTO businesses SELECT 'b-other', principal, business, conversation, 'https://other.example.com/card', state, revision, created,
+			lease_owner, lease_until, CAST(json_set(CAST(data AS TEXT), '$.Card.origin', 'https://other.example.com') AS BLOB) FROM businesses`)
+		w.edit(`UPDATE authorizations SET business = 'b-other'`)
+		w.biz.set(func(b *business) {
+			b.answer = func(u turn) (int, any) {
+				reply := b.normal(u)
+				reply["message"].(map[string]any)["parts"] = []any{map[string]any{"text": "ABCD-EFGH, or abcd efgh"}}
+				return 200, reply
+			}
+		})
+		r = w.send(a, owner(), show, agent.StatusReplied, "")
+		if r.Reply != "ABCD-EFGH, or abcd efgh" {
+			t.Errorf("another business's reply is kept as %q", r.Reply)
+		}
+		hide, err := a.Withholder(t.Context(), inAssistant("b"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := hide(r.Business, r.Reply); got != agent.Redacted+", or abcd efgh" {
+			t.Errorf("a task is told %q", got)
+		}
 	})
 }
 
@@ -1096,17 +1173,37 @@ func TestActorsAreRecorded(t *testing.T) {
 		if v, err := a.Policy(t.Context(), owner()); err != nil || v.By != "token ops" {
 			t.Errorf("policy %+v, %v", v, err)
 		}
+		found, err := a.Discover(t.Context(), owner(), agent.DiscoverRequest{CardURL: cardURL})
+		if err != nil || found.DiscoveredBy != "owner" || found.FetchedBy != "token ops" {
+			t.Errorf("discovered %+v, %v", found, err)
+		}
+		desk := owner()
+		desk.Actor = "token desk"
+		found, err = a.Discover(t.Context(), desk, agent.DiscoverRequest{CardURL: cardURL, Refresh: true})
+		list2, err2 := a.Businesses(t.Context(), owner())
+		if err != nil || err2 != nil || found.DiscoveredBy != "owner" || found.FetchedBy != "token desk" || list2[0].FetchedBy != "token desk" {
+			t.Errorf("looked up again %+v, %v, %v", found, err, err2)
+		}
+		for _, c := range []agent.Caller{ops(), desk} {
+			v, err := a.VerifyStoredReceipt(t.Context(), c, r.Evidence.Receipt)
+			if err != nil || v.RecheckedBy != c.Actor || !v.Rechecked.Equal(time.Now()) || v.Verdict != agent.VerdictMissing {
+				t.Errorf("verified %+v, %v", v, err)
+			}
+		}
+		if v, err := a.Receipt(t.Context(), owner(), r.Evidence.Receipt); err != nil || v.RecheckedBy != "token desk" {
+			t.Errorf("receipt %+v, %v", v, err)
+		}
 		added, err := a.AddProvider(t.Context(), ops(), "https://other.example.com", "aud-other", "")
 		list, err2 := a.Providers(t.Context(), owner())
 		if err != nil || err2 != nil || added.By != "token ops" || !slices.ContainsFunc(list, func(v agent.ProviderView) bool { return v.By == "token ops" }) {
 			t.Errorf("provider %+v, %+v, %v, %v", added, list, err, err2)
 		}
 		s, err := a.Status(t.Context(), owner())
-		if err != nil || s.Identity == nil || s.Identity.By != "owner_cli" {
+		if err != nil || s.Identity == nil || s.Identity.By != "owner" {
 			t.Errorf("identity %+v, %v", s.Identity, err)
 		}
 		w.want(`SELECT data ->> 'By' FROM settings`, "token ops")
-		w.want(`SELECT data ->> 'By' FROM identities`, "owner_cli")
+		w.want(`SELECT data ->> 'By' FROM identities`, "owner")
 	})
 }
 

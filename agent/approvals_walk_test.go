@@ -51,14 +51,15 @@ func (m move) String() string {
 var moves = rapid.Custom(func(t *rapid.T) move {
 	m := move{do: rapid.SampledFrom([]string{
 		"ask", "ask", "ask with permission", "ask again", "ask to reconcile", "approve", "approve", "approve", "approve in vain", "deny",
+		"approve in an outage",
 		"approve twice at once", "approve and deny at once",
 		"live: yes", "live: no", "live: leave", "live: stop", "live: elsewhere yes", "live: elsewhere no",
-		"tend", "wait", "wait long", "restart",
+		"tend", "tend", "wait", "wait long", "restart",
 	}).Draw(t, "do")}
 	m.which = rapid.SampledFrom([]int{0, 0, 0, 1, 2}).Draw(t, "which")
 	m.signs = rapid.Bool().Draw(t, "signs in")
 	m.fault = rapid.SampledFrom([]string{"", "", "", "step up", lostAfter}).Draw(t, "fault")
-	m.then = rapid.SampledFrom([]string{"", "", diesBefore, diesAfter, denies, approves, takesOver}).Draw(t, "then")
+	m.then = rapid.SampledFrom([]string{"", "", diesBefore, diesAfter, denies, approves, takesOver, leaves, stops}).Draw(t, "then")
 	if m.then != "" {
 		m.at = rapid.IntRange(1, 24).Draw(t, "at")
 	}
@@ -72,6 +73,8 @@ const (
 	denies     = "another one denies"
 	approves   = "another one approves"
 	takesOver  = "another one takes it for dead and approves"
+	leaves     = "who is there leaves"
+	stops      = "it is stopped"
 )
 
 var errCrashed = errors.New("the program is dead")
@@ -157,6 +160,9 @@ type approvalWalk struct {
 	ctx  context.Context
 	n    int
 
+	asked string                  // by the question of this move, last
+	leave context.CancelCauseFunc // of who makes a move alone
+
 	mu     sync.Mutex
 	move   move
 	digest map[string]string // by approval
@@ -205,8 +211,16 @@ func (m *approvalWalk) open() {
 // meanwhile is what another program does.
 func (m *approvalWalk) meanwhile() {
 	m.mu.Lock()
-	s, b := m.move, m.b
+	s, b, leave := m.move, m.b, m.leave
 	m.mu.Unlock()
+	switch s.then {
+	case leaves:
+		leave(context.Canceled)
+		return
+	case stops:
+		leave(agent.ErrStopping)
+		return
+	}
 	if s.then == takesOver {
 		m.w.dies()
 		b = m.w.open() // it has a lock
@@ -215,7 +229,7 @@ func (m *approvalWalk) meanwhile() {
 	if err != nil || s.which >= len(known) {
 		return
 	}
-	if _, err := m.decide(b, known[s.which].ID, s.then != denies, ops()); err != nil {
+	if _, err := m.decide(m.ctx, b, known[s.which].ID, s.then != denies, ops()); err != nil {
 		m.w.t.Errorf("another program: %v", err)
 	}
 }
@@ -274,7 +288,16 @@ func (m *approvalWalk) person(leave func(error)) agent.Caller {
 	return c
 }
 
-func (m *approvalWalk) decide(a *agent.Agent, id string, yes bool, c agent.Caller) (agent.Result, error) {
+// takesBack is the owner's word that counts no more: they believe that it is cancelled.
+func (m *approvalWalk) takesBack(id string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.used[id] == 0 {
+		delete(m.yes, id)
+	}
+}
+
+func (m *approvalWalk) decide(ctx context.Context, a *agent.Agent, id string, yes bool, c agent.Caller) (agent.Result, error) {
 	v, err := a.Approval(m.ctx, owner(), id)
 	if err != nil {
 		return agent.Result{}, err
@@ -282,7 +305,10 @@ func (m *approvalWalk) decide(a *agent.Agent, id string, yes bool, c agent.Calle
 	if yes && (v.State == agent.ApprovalPending || v.State == agent.ApprovalApproved) {
 		m.says(v.ID, v.Digest, true)
 	}
-	r, err := a.Decide(m.ctx, c, agent.Decision{ID: v.ID, Approve: yes, Digest: v.Digest})
+	r, err := a.Decide(ctx, c, agent.Decision{ID: v.ID, Approve: yes, Digest: v.Digest})
+	if yes && err == nil && (r.Status == agent.StatusCancelled || r.Approval != nil && r.Approval.State == agent.ApprovalPending && ctx.Err() != nil) {
+		m.takesBack(v.ID)
+	}
 	if !yes && err == nil && r.Status == agent.StatusDone {
 		m.says(v.ID, v.Digest, false)
 	}
@@ -320,25 +346,42 @@ func (m *approvalWalk) do(s move) error {
 	if s.which < len(known) {
 		id = known[s.which].ID
 	}
+	ctx, leave := context.WithCancelCause(m.ctx)
+	defer leave(nil)
+	m.mu.Lock()
+	m.leave = leave
+	m.mu.Unlock()
 	send := func(ctx context.Context, c agent.Caller, scopes ...string) error {
-		_, err := m.a.Send(ctx, c, agent.SendRequest{Business: cardURL, Message: fmt.Sprintf("Cancel booking %d", m.n), Effect: "change", Scopes: scopes})
+		r, err := m.a.Send(ctx, c, agent.SendRequest{Business: cardURL, Message: fmt.Sprintf("Cancel booking %d", m.n), Effect: "change", Scopes: scopes})
+		if err == nil && r.Status == agent.StatusCancelled && m.asked != "" {
+			m.takesBack(m.asked)
+		}
 		return err
 	}
+	m.asked = ""
 	switch what, how, _ := strings.Cut(s.do, ": "); what {
 	case "ask", "ask with permission":
 		m.n++
 		if s.do == "ask" {
-			return send(m.ctx, inAssistant("a"))
+			return send(ctx, inAssistant("a"))
 		}
-		return send(m.ctx, inAssistant("a"), "trips:cancel")
+		return send(ctx, inAssistant("a"), "trips:cancel")
 	case "ask again":
-		return send(m.ctx, inAssistant("a"))
+		return send(ctx, inAssistant("a"))
 	case "ask to reconcile":
-		_, err := m.a.Reconcile(m.ctx, inAssistant("a"), agent.ReconcileRequest{})
+		_, err := m.a.Reconcile(ctx, inAssistant("a"), agent.ReconcileRequest{})
 		return err
 	case "approve", "deny":
 		if id != "" {
-			_, err = m.decide(m.a, id, s.do == "approve", m.person(nil))
+			_, err = m.decide(ctx, m.a, id, s.do == "approve", m.person(nil))
+		}
+		return err
+	case "approve in an outage": // no sign-in is missing, and it is not sent
+		m.w.signer.set(func(p *signerStandIn) { p.fail = 503 })
+		defer m.w.signer.set(func(p *signerStandIn) { p.fail = 0 })
+		time.Sleep(5 * time.Minute) // nothing is cached
+		if id != "" {
+			_, err = m.decide(ctx, m.a, id, true, m.person(nil))
 		}
 		return err
 	case "approve in vain":
@@ -354,17 +397,17 @@ func (m *approvalWalk) do(s move) error {
 		errs := make(chan error, 2)
 		for _, yes := range []bool{true, other} {
 			go func() {
-				_, err := m.decide(m.a, id, yes, m.person(nil))
+				_, err := m.decide(m.ctx, m.a, id, yes, m.person(nil))
 				errs <- err
 			}()
 		}
 		return errors.Join(<-errs, <-errs)
 	case "live":
 		m.n++
-		return m.live(how, send)
+		return m.live(ctx, how, send)
 	case "tend":
 		m.w.biz.allow("trips:cancel")
-		ctx, stop := context.WithTimeout(m.ctx, time.Minute)
+		ctx, stop := context.WithTimeout(ctx, time.Minute)
 		defer stop()
 		m.a.Tend(ctx, agent.Tending{Caller: ops()})
 	case "wait":
@@ -378,8 +421,8 @@ func (m *approvalWalk) do(s move) error {
 }
 
 // live is a question that is asked while its operation waits.
-func (m *approvalWalk) live(how string, send func(context.Context, agent.Caller, ...string) error) error {
-	ctx, leave := context.WithCancelCause(m.ctx)
+func (m *approvalWalk) live(ctx context.Context, how string, send func(context.Context, agent.Caller, ...string) error) error {
+	ctx, leave := context.WithCancelCause(ctx)
 	defer leave(nil)
 	c := m.person(func(error) {})
 	c.Human = agent.HumanInteractive
@@ -393,6 +436,7 @@ func (m *approvalWalk) live(how string, send func(context.Context, agent.Caller,
 	defer elsewhere.Wait()
 	first := true
 	c.Approve = func(ctx context.Context, r agent.ApprovalRequest) (bool, error) {
+		m.asked = r.ID
 		if !first { // what a step-up makes of it
 			m.says(r.ID, r.Digest, true)
 			return true, nil
@@ -410,7 +454,7 @@ func (m *approvalWalk) live(how string, send func(context.Context, agent.Caller,
 			leave(agent.ErrStopping)
 		default:
 			elsewhere.Go(func() {
-				if _, err := m.decide(m.a, r.ID, how == "elsewhere yes", ops()); err != nil {
+				if _, err := m.decide(m.ctx, m.a, r.ID, how == "elsewhere yes", ops()); err != nil {
 					leave(agent.ErrStopping)
 				}
 			})
@@ -453,7 +497,7 @@ func (m *approvalWalk) check() string {
 			return fmt.Sprintf("%s is %s, and was denied", v.ID, v.State)
 		case slices.Contains(over, was) && v.State != was:
 			return fmt.Sprintf("%s was %s and is %s", v.ID, was, v.State)
-		case was == agent.ApprovalApproved && v.State == agent.ApprovalPending:
+		case was == agent.ApprovalApproved && v.State == agent.ApprovalPending && m.yes[v.ID]: // unless it was taken back
 			return fmt.Sprintf("%s was approved and is pending", v.ID)
 		case v.State == agent.ApprovalSent != (v.SentMessage != ""):
 			return fmt.Sprintf("%s is %s, sent as %q", v.ID, v.State, v.SentMessage)

@@ -201,6 +201,7 @@ func (a *Agent) waitAgain(ctx context.Context, op *operation, z *authorization) 
 // all the same.
 func (a *Agent) watchOnly(ctx context.Context, op *operation, z *authorization) (*authorization, error) {
 	p := a.poller(op, z.ID)
+	op.caller.tell(Event{Kind: EventElsewhere, Business: op.business.Card.Name, Until: z.Deadline})
 	err := a.follow(ctx, KindAuthorization, z.Principal, z.ID, func() (bool, error) {
 		now, err := p.read(ctx)
 		if err == nil && now.State == authorizationPending && !a.now().Before(now.Deadline) {

@@ -41,8 +41,8 @@ const (
 type Caller struct {
 	Principal string // required
 	// Actor names who acts, as records keep it: a surface and a name on it, such as
-	// "token ops". At most 200 bytes, printable; empty is the origin. It decides
-	// nothing.
+	// "token ops". At most 200 bytes, printable; empty is the origin, of the owner
+	// "owner". It decides nothing.
 	Actor  string
 	Origin CallerOrigin
 	Human  HumanInput
@@ -65,6 +65,9 @@ type Caller struct {
 	// ends, as it does when they decide elsewhere: its cause is ErrDecided then. nil:
 	// nobody can be asked now.
 	Approve func(context.Context, ApprovalRequest) (bool, error)
+	// Stands is asked, in the transaction that takes down that this caller decides or
+	// confirms something, whether they still may: an error refuses it. nil: they may.
+	Stands func(Tx) error
 	// SignIn shows a sign-in link to the owner, and to nobody else (DA-14); it does
 	// not wait. nil: the link is not shown, and what needs one ends as
 	// needs_user_action.
@@ -107,7 +110,19 @@ func (c *Caller) check() error {
 }
 
 // actor is who acts, as records keep it.
-func (c Caller) actor() string { return cmp.Or(c.Actor, string(c.Origin)) }
+func (c Caller) actor() string {
+	if c.Actor == "" && c.owner() { // on a command line or by a running agent
+		return string(OriginOwner)
+	}
+	return cmp.Or(c.Actor, string(c.Origin))
+}
+
+func (c Caller) stands(tx Tx) error {
+	if c.Stands == nil {
+		return nil
+	}
+	return c.Stands(tx)
+}
 
 func (c Caller) owner() bool { return c.Origin == OriginOwner || c.Origin == OriginOwnerCLI }
 

@@ -20,14 +20,47 @@ func authorizationPurpose(z *authorization) string {
 }
 
 // settle ends a sign-in, once, and deletes its codes whatever the result
-// (DA-10). The caller read z in the same transaction, pending.
-func settle(tx Tx, z *authorization, state string, reason Reason, now time.Time) error {
-	z.State, z.Reason, z.Settled = state, reason, now
+// (DA-10). The conversations that wait for it, and in which nobody is at work, wait
+// no more. The caller read z in the same transaction, pending.
+func (a *Agent) settle(tx Tx, z *authorization, state string, reason Reason) error {
+	z.State, z.Reason, z.Settled = state, reason, a.now()
 	z.release()
 	if err := put(tx, z); err != nil {
 		return err
 	}
-	return tx.DeleteSecret(z.ID)
+	if err := tx.DeleteSecret(z.ID); err != nil {
+		return err
+	}
+	waiting, err := find[conversation](tx, Query{Principal: z.Principal, Business: z.Business, States: []string{conversationAwaitingBusiness}})
+	if err != nil {
+		return err
+	}
+	for _, c := range waiting {
+		if c.Authorization != z.ID || c.LeaseOwner != "" && a.alive(c.LeaseOwner) { // whose turn it is sees to it
+			continue
+		}
+		c.release()
+		c.signedIn(z)
+		c.Updated = a.now()
+		if err := put(tx, c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// signedIn moves a conversation on that waited for a sign-in which has ended. Nothing
+// was sent: it can be gone on with, or tells why it was not.
+func (c *conversation) signedIn(z *authorization) {
+	c.State, c.Reason = conversationReady, z.Reason
+	switch z.State {
+	case authorizationDenied:
+		c.State = conversationDenied
+	case authorizationExpired:
+		c.State = conversationExpired
+	case authorizationCancelled:
+		c.State = conversationCancelled
+	}
 }
 
 // settleOnce ends a sign-in if it is pending, and returns it as it ended.
@@ -36,7 +69,7 @@ func (a *Agent) settleOnce(ctx context.Context, principal, id, state string, rea
 		if z, err = get[authorization](tx, principal, id); err != nil || z.State != authorizationPending {
 			return err
 		}
-		return settle(tx, z, state, reason, a.now())
+		return a.settle(tx, z, state, reason)
 	})
 	return z, err
 }
@@ -49,7 +82,7 @@ func (a *Agent) giveUp(ctx context.Context, c Caller, id string) (z *authorizati
 			return err
 		}
 		z.SettledBy = c.actor()
-		return settle(tx, z, authorizationCancelled, ReasonUserCancelled, a.now())
+		return a.settle(tx, z, authorizationCancelled, ReasonUserCancelled)
 	})
 	return z, err
 }
@@ -90,6 +123,8 @@ func (a *Agent) authorize(ctx context.Context, op *operation, req AuthorizeReque
 	switch {
 	case len(op.required) == 0:
 		return refuse(StatusFailed, ReasonInvalidInput, "scopes: name at least one permission")
+	case !utf8.ValidString(req.Purpose):
+		return refuse(StatusFailed, ReasonInvalidInput, "purpose: it is not valid UTF-8")
 	case utf8.RuneCountInString(req.Purpose) > maxPurpose:
 		return refuse(StatusFailed, ReasonInvalidInput, "purpose: it is longer than %d characters", maxPurpose)
 	}
@@ -103,6 +138,9 @@ func (a *Agent) authorize(ctx context.Context, op *operation, req AuthorizeReque
 		if err := a.getConsent(ctx, op); err != nil {
 			return err
 		}
+	}
+	if op.grant == nil {
+		return refuse(StatusDenied, ReasonInsufficient, "the permission that was granted has ended")
 	}
 	op.result.Status = StatusDone
 	v := a.grantView(op.grant, op.business.Card.Name)
@@ -126,7 +164,7 @@ func (a *Agent) getConsent(ctx context.Context, op *operation) error {
 	if err := a.awaitSignIn(ctx, op, z); err != nil {
 		return err
 	}
-	if !a.now().Before(z.Deadline) { // DA-10: its codes go now
+	if !a.now().Before(a.lasts(z)) { // DA-10: its codes go now
 		if z, err = a.settleOnce(ctx, z.Principal, z.ID, authorizationExpired, ReasonConsentExpired); err != nil {
 			return err
 		}
@@ -143,10 +181,37 @@ func (a *Agent) getConsent(ctx context.Context, op *operation) error {
 	if err != nil {
 		return err
 	}
-	if z.State != authorizationGranted {
+	if z.Grant == "" {
 		return a.settledRefusal(ctx, op, z)
 	}
-	return a.coverScopes(context.WithoutCancel(ctx), op) // granted is granted, whoever left
+	// Granted is granted, whoever left; and what counts is what this operation needs, be
+	// it less than what the sign-in was begun for, or more (DA-12).
+	err = a.coverScopes(context.WithoutCancel(ctx), op)
+	if err != nil || op.grant != nil {
+		return err
+	}
+	covered := false
+	err = a.store.View(context.WithoutCancel(ctx), func(tx Tx) (err error) {
+		covered, err = broughtBy(tx, z, op.required)
+		return err
+	})
+	if err == nil && !covered {
+		err = a.partialRefusal(context.WithoutCancel(ctx), op, z, op.required)
+	}
+	return err // else it is another account's, or has ended meanwhile
+}
+
+// broughtBy reports whether what a sign-in that has ended brought covers what is
+// required (DA-12).
+func broughtBy(tx Tx, z *authorization, required []string) (bool, error) {
+	if z.Grant == "" {
+		return false, nil
+	}
+	g, err := get[grant](tx, z.Principal, z.Grant)
+	if errors.Is(err, ErrNotFound) {
+		return z.State == authorizationGranted, nil
+	}
+	return err == nil && covers(g.Scopes, required), err
 }
 
 func (op *operation) setAuthorization(a *Agent, z *authorization) {
@@ -161,7 +226,7 @@ func (op *operation) setAuthorization(a *Agent, z *authorization) {
 // settledRefusal is what a sign-in that brought no grant means to who needed it.
 func (a *Agent) settledRefusal(ctx context.Context, op *operation, z *authorization) error {
 	if z.Grant != "" { // DA-12
-		return a.partialRefusal(ctx, op, z)
+		return a.partialRefusal(ctx, op, z, z.Needed)
 	}
 	status := StatusFailed
 	switch z.State {
@@ -190,24 +255,25 @@ var signInEnds = map[Reason]string{
 
 // partialRefusal tells what the owner granted at the business, when it is less
 // than what was needed (DA-12).
-func (a *Agent) partialRefusal(ctx context.Context, op *operation, z *authorization) error {
+func (a *Agent) partialRefusal(ctx context.Context, op *operation, z *authorization, needed []string) error {
 	return a.store.View(ctx, func(tx Tx) error {
 		g, err := get[grant](tx, z.Principal, z.Grant)
 		if err != nil {
 			return err
 		}
-		missing := slices.DeleteFunc(slices.Clone(z.Needed), func(s string) bool { return slices.Contains(g.Scopes, s) })
+		missing := slices.DeleteFunc(slices.Clone(needed), func(s string) bool { return slices.Contains(g.Scopes, s) })
 		op.result.MissingScopes = shown(missing)
 		v := a.grantView(g, op.business.Card.Name)
 		op.result.Grant = &v
-		return refuse(StatusDenied, z.Reason, "at the business only %s was granted, and %s is needed too; the smaller permission is kept",
+		return refuse(StatusDenied, ReasonInsufficient, "at the business only %s was granted, and %s is needed too; the smaller permission is kept",
 			strings.Join(shown(g.Scopes), ", "), strings.Join(op.result.MissingScopes, ", "))
 	})
 }
 
-// claimSignIn is a sign-in under way that would bring what op needs, or else
-// the start of a new one: a record by which every other program and goroutine
-// knows of it and waits, so that the owner is never shown two codes for one thing.
+// claimSignIn is a sign-in under way that asks for just what op would ask for (DA-1),
+// or else the start of a new one: a record by which every other program and goroutine
+// knows of it and waits, so that the owner is never shown two codes for one thing, and
+// never asked for what others want.
 func (a *Agent) claimSignIn(ctx context.Context, op *operation) (z *authorization, err error) {
 	for {
 		err := a.store.Update(ctx, func(tx Tx) error {
@@ -223,9 +289,13 @@ func (a *Agent) claimSignIn(ctx context.Context, op *operation) (z *authorizatio
 					return nil
 				}
 			}
+			asked, err := a.toAsk(tx, op)
+			if err != nil {
+				return err
+			}
 			for _, o := range under {
 				if o.State == authorizationPending && o.Binding == op.who.binding.ID && o.CardRevision == op.business.CardRevision &&
-					a.now().Before(o.Deadline) && covers(o.Scopes, op.required) {
+					a.now().Before(o.Deadline) && covers(o.Scopes, asked) && covers(asked, o.Scopes) {
 					z = o
 					return nil
 				}
@@ -255,6 +325,20 @@ func (a *Agent) claimSignIn(ctx context.Context, op *operation) (z *authorizatio
 	}
 }
 
+// toAsk are the permissions that a sign-in for an operation asks for: what it requires,
+// and those of the active grants (DA-1).
+func (a *Agent) toAsk(tx Tx, op *operation) ([]string, error) {
+	active, err := activeGrants(tx, op.who, op.business, a.now())
+	asked := op.required
+	for _, g := range active {
+		asked = union(asked, g.Scopes)
+	}
+	return slices.DeleteFunc(slices.Clone(asked), func(id string) bool {
+		_, ok := op.business.Card.Scope(id) // an old grant may hold what the card has no more
+		return !ok
+	}), err
+}
+
 // startAuthorization asks the business for a device code (DA-1..DA-3) and keeps
 // it, sealed, before anything is shown.
 func (a *Agent) startAuthorization(ctx context.Context, op *operation, z *authorization) (_ *authorization, err error) {
@@ -269,21 +353,14 @@ func (a *Agent) startAuthorization(ctx context.Context, op *operation, z *author
 	if b.Card.Profile != ProfileDelegated {
 		return nil, refuse(StatusUnsupported, ReasonNotDelegated, "%s has no delegation", b.Card.Name)
 	}
-	asked := op.required
-	err = a.store.View(ctx, func(tx Tx) error {
-		active, err := activeGrants(tx, op.who, b, a.now())
-		for _, g := range active {
-			asked = union(asked, g.Scopes)
-		}
+	var asked []string
+	err = a.store.View(ctx, func(tx Tx) (err error) {
+		asked, err = a.toAsk(tx, op)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	asked = slices.DeleteFunc(slices.Clone(asked), func(id string) bool {
-		_, ok := b.Card.Scope(id) // an old grant may hold what the card has no more
-		return !ok
-	})
 	resp, err := a.deviceRequest(ctx, op, z, asked)
 	if err != nil {
 		return nil, err

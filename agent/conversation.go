@@ -29,11 +29,10 @@ func (a *Agent) enterConversation(ctx context.Context, op *operation) error {
 			} else if err != nil {
 				return err
 			}
+			if err := op.othersTask(c); err != nil {
+				return err
+			}
 			switch {
-			// To ask what became of a message, or to send what the owner approved, begins
-			// nothing new.
-			case op.task != "" && c.Task != op.task && !op.reconciling && !op.decides:
-				return refuse(StatusBlocked, ReasonOtherTask, "conversation %s was not begun by this task, and a task goes on with its own only", c.ID)
 			case c.Business != op.business.ID:
 				return refuse(StatusFailed, ReasonNotThisBusiness, "conversation %s is with another business", c.ID)
 			case !op.reconciling && (c.State == conversationClosed || c.Binding != op.who.binding.ID):
@@ -58,6 +57,15 @@ func (a *Agent) enterConversation(ctx context.Context, op *operation) error {
 	return nil
 }
 
+// othersTask refuses a task what it did not begin. To send what the owner approved
+// begins nothing new.
+func (op *operation) othersTask(c *conversation) error {
+	if op.task == "" || c.Task == op.task || op.decides {
+		return nil
+	}
+	return refuse(StatusBlocked, ReasonOtherTask, "conversation %s was not begun by this task, and a task goes on with its own only", c.ID)
+}
+
 // leaveConversation gives the turn back; if that fails the lease ends by itself.
 // A conversation that was begun for an operation that nothing came of is no
 // conversation.
@@ -70,13 +78,32 @@ func (a *Agent) leaveConversation(op *operation) {
 				return tx.Delete(KindConversation, c.Principal, c.ID)
 			}
 		}
+		z, err := endedSignIn(tx, c)
+		if err != nil {
+			return err
+		}
 		return a.changeIn(tx, op, func(c *conversation) {
 			c.release()
-			if c.State == conversationDiscovered {
+			switch {
+			case c.State == conversationDiscovered, c.State == conversationSending && op.out == nil: // an introduction that failed
 				c.State = conversationReady
+			case z != nil: // from here on it follows by itself
+				c.signedIn(z)
 			}
 		})
 	})
+}
+
+// endedSignIn is the sign-in that a conversation waits for, if it has ended; else nil.
+func endedSignIn(tx Tx, c *conversation) (*authorization, error) {
+	if c.State != conversationAwaitingBusiness || c.Authorization == "" {
+		return nil, nil
+	}
+	z, err := get[authorization](tx, c.Principal, c.Authorization)
+	if err != nil || z.State == authorizationPending {
+		return nil, err
+	}
+	return z, nil
 }
 
 // renewTurn renews the turn's lease (CV-2). If somebody else took it meanwhile,
@@ -85,17 +112,12 @@ func (a *Agent) renewTurn(ctx context.Context, op *operation) error {
 	return a.changeConversation(quietly(ctx), op, func(c *conversation) {})
 }
 
-// setConversation moves the conversation on, and renews the lease.
-func (a *Agent) setConversation(ctx context.Context, op *operation, state, reason string) error {
-	return a.changeConversation(ctx, op, func(c *conversation) { c.State, c.Reason = state, reason })
-}
-
 // awaiting moves the conversation on to waiting for the owner, unless the wire left
 // something that says more.
 func (a *Agent) awaiting(ctx context.Context, op *operation, state string) error {
 	return a.changeConversation(ctx, op, func(c *conversation) {
 		if c.State != conversationUnknown && c.State != conversationClosed {
-			c.State, c.Reason = state, ""
+			c.State, c.Reason, c.Authorization = state, "", ""
 		}
 	})
 }
@@ -189,13 +211,22 @@ func (a *Agent) refused(op *operation, err error) error {
 	case StatusNeedsUserAction:
 		state = conversationAwaitingBusiness
 	default:
-		return err
+		if c := op.conversation; c.State != conversationAwaitingBusiness || c.Reason != "" || c.Authorization != "" {
+			return err
+		}
+		state = conversationReady // no sign-in came of it
 	}
 	switch op.conversation.State {
 	case conversationClosed, conversationUnknown: // what the wire left says more
 		return err
 	}
-	if e := a.setConversation(withActor(context.Background(), op.caller), op, state, r.Reason); e != nil && ReasonOf(e) == "" {
+	e := a.changeConversation(withActor(context.Background(), op.caller), op, func(c *conversation) {
+		c.State, c.Reason = state, r.Reason
+		if z := op.result.Authorization; z == nil || z.ID != c.Authorization { // of an earlier turn
+			c.Authorization = ""
+		}
+	})
+	if e != nil && ReasonOf(e) == "" {
 		return e
 	}
 	return err
@@ -233,6 +264,12 @@ type MessageView struct {
 	Evidence     *EvidenceView `json:"evidence,omitzero"`
 	Actor        string        `json:"actor,omitzero"`    // who asked for it
 	Approval     string        `json:"approval,omitzero"` // that it was sent under
+	// Reconciled is when the business was last asked what became of it, ReconciledBy who
+	// had it asked, and ReconciledConfirmed that they confirmed it themselves, without an
+	// approval.
+	Reconciled          time.Time `json:"reconciled,omitzero"`
+	ReconciledBy        string    `json:"reconciledBy,omitzero"`
+	ReconciledConfirmed bool      `json:"reconciledConfirmed,omitzero"`
 }
 
 func conversationView(c *conversation, name string) ConversationView {
@@ -291,6 +328,7 @@ func messageView(m *message) MessageView {
 		ID: m.ID, State: m.State, Reason: m.Reason, Introduction: m.Introduction, MessageID: m.WireID,
 		Text: m.Text, Effect: m.Effect, Scopes: nonNil(m.Scopes), Digest: m.BodyDigest, Attempts: m.Attempts,
 		Created: m.Created, Sent: m.Sent, Received: m.Received, Reply: m.Reply, Actor: m.Actor, Approval: m.Approval,
+		Reconciled: m.Reconciled, ReconciledBy: m.ReconciledBy, ReconciledConfirmed: m.ReconciledConfirmed,
 	}
 	if m.Verdict != "" {
 		v.Evidence = &EvidenceView{Receipt: m.Receipt, Verdict: m.Verdict}

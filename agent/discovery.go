@@ -39,13 +39,16 @@ const wellKnownCard = "/.well-known/agent-card.json"
 // url is the card's URL (DI-1).
 func (r DiscoverRequest) url(rules URLRules) (cardURL, domain string, err error) {
 	if (r.Domain == "") == (r.CardURL == "") {
-		return "", "", refuse(StatusFailed, ReasonInvalidInput, "name a business by its domain or by its card's URL, not both")
+		return "", "", refuse(StatusFailed, ReasonInvalidInput, "name the business by its domain or by its card's URL, and by one of them alone")
 	}
 	if r.CardURL != "" {
 		if len(r.CardURL) > maxURLInput {
 			return "", "", refuse(StatusFailed, ReasonInvalidInput, "card URL: it is longer than %d characters", maxURLInput)
 		}
 		if _, err := rules.Check(r.CardURL); err != nil {
+			if _, there := (URLRules{Development: true}).Check(r.CardURL); there == nil {
+				return "", "", refuse(StatusFailed, ReasonInvalidInput, "card URL: %v: enrol with a signer on this machine, which sets that mode, or say --development", err)
+			}
 			return "", "", refuse(StatusFailed, ReasonInvalidInput, "card URL: %v", err)
 		}
 		return r.CardURL, "", nil
@@ -53,7 +56,7 @@ func (r DiscoverRequest) url(rules URLRules) (cardURL, domain string, err error)
 	domain = strings.TrimSuffix(strings.ToLower(r.Domain), ".")
 	labels := strings.Split(domain, ".")
 	if len(domain) > 253 || len(labels) < 2 {
-		return "", "", refuse(StatusFailed, ReasonInvalidInput, "domain: it needs at least two labels and at most 253 characters")
+		return "", "", refuse(StatusFailed, ReasonInvalidInput, "business: it is named by its id, which a list of businesses tells, by its domain, or by the address of its card. A domain needs at least two labels and at most 253 characters")
 	}
 	for _, l := range labels {
 		if l == "" || len(l) > 63 || strings.Trim(l, "abcdefghijklmnopqrstuvwxyz0123456789-_") != "" && isASCII(l) {
@@ -83,7 +86,7 @@ func (a *Agent) Discover(ctx context.Context, c Caller, req DiscoverRequest) (Bu
 	err := a.availability(ctx, c.Principal)
 	switch reason := ReasonOf(err); {
 	case err == nil, reason == ReasonIdentityNotSet:
-	case reason == ReasonDisabledInSettings && a.currentSettings().Preference == "": // never switched on
+	case reason == ReasonDisabledInSettings && a.neverSet(): // off, and nobody switched it so
 	default:
 		return BusinessView{}, err
 	}
@@ -95,6 +98,12 @@ func (a *Agent) Discover(ctx context.Context, c Caller, req DiscoverRequest) (Bu
 		return BusinessView{}, err
 	}
 	return a.businessView(b), nil
+}
+
+// neverSet reports a profile whose settings nobody chose yet.
+func (a *Agent) neverSet() bool {
+	s := a.currentSettings()
+	return s.Preference == "" && s.By == ""
 }
 
 func (a *Agent) discover(ctx context.Context, c Caller, req DiscoverRequest) (*business, error) {
@@ -127,9 +136,62 @@ func (a *Agent) discover(ctx context.Context, c Caller, req DiscoverRequest) (*b
 	case err != nil:
 		return nil, fmt.Errorf("read the business: %w", err)
 	case !req.Refresh && b.State == businessSupported && a.now().Before(b.Expires): // DI-3
-		return b, nil
+		return b, a.keep(ctx, c, b)
 	}
 	return a.fetchCard(ctx, c, b)
+}
+
+// keep takes down that the owner looked a business up, which is not forgotten then.
+func (a *Agent) keep(ctx context.Context, c Caller, b *business) error {
+	if !b.ByOther || !c.surface() {
+		return nil
+	}
+	return a.store.Update(ctx, func(tx Tx) error {
+		stored, err := get[business](tx, b.Principal, b.ID)
+		if err != nil {
+			return err
+		}
+		stored.ByOther = false
+		return put(tx, stored)
+	})
+}
+
+// makeRoom forgets the oldest businesses that others than the owner discovered and
+// nobody uses, so that one more of them has its place: a task makes no more of them.
+func makeRoom(tx Tx, principal string) error {
+	all, err := find[business](tx, Query{Principal: principal})
+	if err != nil {
+		return err
+	}
+	all = slices.DeleteFunc(all, func(b *business) bool { return !b.ByOther })
+	if len(all) < maxFound {
+		return nil
+	}
+	used := map[string]bool{} // ids of businesses, and origins of providers
+	for _, kind := range []Kind{KindConversation, KindMessage, KindGrant, KindAuthorization, KindApproval, KindReceipt, KindBlock} {
+		records, err := tx.Find(kind, Query{Principal: principal})
+		if err != nil {
+			return err
+		}
+		for _, r := range records {
+			used[r.Business] = true
+		}
+	}
+	providers, err := find[provider](tx, Query{Principal: principal})
+	if err != nil {
+		return err
+	}
+	for _, p := range providers {
+		used[p.Key] = used[p.Key] || p.Audience != ""
+	}
+	all = slices.DeleteFunc(all, func(b *business) bool { return used[b.ID] || used[b.Card.Origin] })
+	slices.SortStableFunc(all, func(x, y *business) int { return x.Fetched.Compare(y.Fetched) })
+	for _, b := range all[:max(0, len(all)-maxFound+1)] {
+		if err := tx.Delete(KindBusiness, principal, b.ID); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // businessID names a business by where its card is.
@@ -166,11 +228,12 @@ func (a *Agent) fetchCard(ctx context.Context, c Caller, b *business) (*business
 			return nil, err
 		}
 	}
-	now := a.now()
+	now, by := a.now(), c.actor()
 	next := *b
 	next.Card, next.Metadata = card, md
 	next.Chain, next.FinalURL = resp.Origins(), resp.FinalURL
 	next.Fetched, next.Expires = now, now.Add(a.cardTTL(resp.Header.Values("Cache-Control")))
+	next.FetchedBy = by
 	next.State = businessUnsupported
 	if card.Support {
 		next.State = businessSupported
@@ -180,11 +243,18 @@ func (a *Agent) fetchCard(ctx context.Context, c Caller, b *business) (*business
 		switch {
 		case errors.Is(err, ErrNotFound):
 			next.Head.Revision, next.Created, next.CardRevision = 0, now, 0
+			next.DiscoveredBy, next.ByOther = by, !c.surface()
+			if next.ByOther {
+				if err := makeRoom(tx, b.Principal); err != nil {
+					return err
+				}
+			}
 		case err != nil:
 			return err
 		default:
 			next.Head.Revision, next.Created = old.Head.Revision, old.Created
-			next.Security, next.CardRevision = old.Security, old.CardRevision
+			next.Security, next.CardRevision, next.DiscoveredBy = old.Security, old.CardRevision, old.DiscoveredBy
+			next.ByOther = old.ByOther && !c.surface()
 		}
 		// DI-11: only a good card that differs ends grants.
 		if card.Support {
@@ -324,6 +394,18 @@ type BusinessView struct {
 	Revision     int64     `json:"revision"`
 	Fetched      time.Time `json:"fetched"`
 	Expires      time.Time `json:"expires"`
+	DiscoveredBy string    `json:"discoveredBy,omitzero"` // who had it looked up first
+	FetchedBy    string    `json:"fetchedBy,omitzero"`    // who had the card fetched
+}
+
+// CardElsewhere is the origin that the card came from, if that is not its interface's:
+// then what the business says of itself, and of its permissions, are another host's
+// words. Else it is empty.
+func (b BusinessView) CardElsewhere() string {
+	if from := originOf(b.FinalURL); b.Provider != "" && from != b.Provider {
+		return from
+	}
+	return ""
 }
 
 func (a *Agent) businessView(b *business) BusinessView {
@@ -334,7 +416,7 @@ func (a *Agent) businessView(b *business) BusinessView {
 		InterfaceURL: b.Card.InterfaceURL, Provider: b.Card.Origin,
 		Scopes: eachScope(b.Card.Scopes, Scope.short), Skills: nonNil(b.Card.Skills), Issuer: b.Metadata.Issuer,
 		Fingerprint: b.Card.Fingerprint, Security: b.Security, Revision: b.CardRevision,
-		Fetched: b.Fetched, Expires: b.Expires,
+		Fetched: b.Fetched, Expires: b.Expires, DiscoveredBy: b.DiscoveredBy, FetchedBy: b.FetchedBy,
 	}
 }
 

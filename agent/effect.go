@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"unicode"
@@ -110,6 +111,35 @@ func EffectOf(declared, text string, scopes []Scope) Effect {
 	return max(e, EffectOfScopes(scopes))
 }
 
+// scopesElsewhere returns the strongest class that scopes of these ids have on the other
+// known cards of the same interface (AD-8): a card on another host makes no permission
+// milder than the business itself says it is.
+func (a *Agent) scopesElsewhere(ctx context.Context, op *operation) (func(ids []string) Effect, error) {
+	if len(op.required) == 0 && op.grant == nil {
+		return func([]string) Effect { return 0 }, nil
+	}
+	var cards []Card
+	err := a.store.View(ctx, func(tx Tx) error {
+		all, err := find[business](tx, Query{Principal: op.business.Principal})
+		for _, b := range all {
+			if b.ID != op.business.ID && b.Card.Support && place(b.Card.InterfaceURL) == place(op.business.Card.InterfaceURL) {
+				cards = append(cards, b.Card)
+			}
+		}
+		return err
+	})
+	return func(ids []string) (e Effect) {
+		for _, c := range cards {
+			for _, id := range ids {
+				if s, ok := c.Scope(id); ok {
+					e = max(e, s.Effect())
+				}
+			}
+		}
+		return e
+	}, err
+}
+
 // EffectOfScopes is the strongest class of the scopes: what a grant's token
 // could do (AD-9). Without scopes it is EffectInspect.
 func EffectOfScopes(scopes []Scope) Effect {
@@ -120,10 +150,110 @@ func EffectOfScopes(scopes []Scope) Effect {
 	return e
 }
 
+// affirmation is wording by which a business may take a message for the owner's word.
+type affirmation struct {
+	words  phraseSet
+	begins bool // only where it begins what is said: "ok, show it", not "is it ok to bring a dog?"
+}
+
+// The affirmations. They are few: a task that goes on with a conversation also needs an
+// inspect word, and none where the business asked something (MayConfirm).
+var affirmations = []affirmation{
+	// Hardly anybody looks for something in these words.
+	{phrases("yes", "yep", "yeah", "agreed", "proceed", "go ahead", "do it", "please do", "get on with it"), false},
+	// These are part of many a question.
+	{phrases("ok", "okay", "sure", "fine", "agree", "accept", "approve", "approved", "confirm", "confirmed"), true},
+	// So are these, which choose; # is a number, or a letter by itself.
+	{phrases("the first one", "the second one", "the third one", "the fourth one", "the fifth one", "the last one", "option #"), true},
+}
+
+// fillers are passed over where an affirmation begins: well, I agree.
+var fillers = phrases("i", "we", "and", "so", "then", "well", "oh", "please")
+
+// MayConfirm reports whether a business could take a task's message for the owner's
+// word, which no task gives (AD-2, AP-1): it says yes to something or chooses; or it goes
+// on with a conversation (in, nil if it begins one) in which anything but a look was
+// sent, or whose business asked something last, or without a word of its own that looks,
+// for a question mark makes an inspection of any words (AD-6). What a task sends so is no
+// inspection.
+func MayConfirm(text string, in *ConversationView) bool {
+	w := wordsOf(text)
+	if w.affirms() {
+		return true
+	}
+	return in != nil && (!inspectWords.in(w.words) || in.awaits())
+}
+
+// awaits reports whether a conversation may be waiting for the owner's word.
+func (v *ConversationView) awaits() bool {
+	said := ""
+	for _, m := range v.Messages {
+		if !m.Introduction && m.Effect != EffectInspect || m.State == messageUnknown {
+			return true
+		}
+		if m.Reply != "" {
+			said = m.Reply
+		}
+	}
+	return asks(said)
+}
+
+// questionMarks are those of all scripts that are no form of the usual one.
+const questionMarks = "?\u00bf\u037e\u055e\u061f\u1367\u1945\u203d\u2370\u2753\u2754\u2cfa\u2cfb\u2e2e\u2e54\ua60f\ua6f7\U00011143\U0001e95f"
+
+// asks reports whether a business's words ask something: they have a question mark of
+// any script, or cannot be told whole.
+func asks(said string) bool {
+	if said == Redacted || utf8.RuneCountInString(said) >= maxReply {
+		return true
+	}
+	var before rune
+	found := false
+	folded(said, func(c rune, _, _ int) {
+		// Greek asks by a semicolon.
+		found = found || strings.ContainsRune(questionMarks, c) || c == ';' && unicode.Is(unicode.Greek, before)
+		before = c
+	})
+	return found || strings.ContainsAny(said, questionMarks) // a Greek one folds to a semicolon
+}
+
+// affirms reports an affirmation, or a text that does nothing but choose: numbers,
+// letters by themselves, signs.
+func (w wording) affirms() bool {
+	words, bare := w.plain(), true
+	for i, word := range words {
+		bare = bare && chooses(word)
+		begins := w.begins(i)
+		for _, a := range affirmations {
+			if (begins || !a.begins) && w.joined(words, i, a.words) {
+				return true
+			}
+		}
+	}
+	return bare
+}
+
+// begins reports a word that begins what is said: behind a sign, or behind fillers
+// alone.
+func (w wording) begins(i int) bool {
+	for ; i > 0 && !w.parted[i]; i-- {
+		if !fillers.in(w.words[i-1 : i]) {
+			return false
+		}
+	}
+	return true
+}
+
+// chooses reports a number, or a letter by itself.
+func chooses(word string) bool {
+	return utf8.RuneCountInString(word) == 1 || strings.Trim(word, "0123456789") == ""
+}
+
 // wording is what a text reads as.
 type wording struct {
 	words    []string // in lower case, folded
 	tight    []bool   // of each word: nothing parts it from the one before but a sign, or a line's end
+	parted   []bool   // of each word: a sign parts it from the one before, and not one within words
 	question bool     // it ends in a question mark
 	odd      bool     // it is written so that its words cannot be told
 }
@@ -143,10 +273,11 @@ func wordsOf(text string) (w wording) {
 		}
 		w.words = append(w.words, word.String())
 		w.tight = append(w.tight, !strings.ContainsAny(gap.String(), " \t"))
+		w.parted = append(w.parted, strings.Trim(gap.String(), " \t-'\u2019_") != "")
 		if spelled++; !spells(word.String()) {
 			spelled = 0
 		}
-		w.odd = w.odd || spelled > maxSpelled || mixed(word.String())
+		w.odd = w.odd || spelled > maxSpelled || mixed(word.String()) || strings.ContainsFunc(word.String(), strange)
 		word.Reset()
 		gap.Reset()
 	}
@@ -154,10 +285,11 @@ func wordsOf(text string) (w wording) {
 		if !unicode.IsSpace(c) {
 			last = c
 		}
-		if unicode.IsLetter(c) || unicode.IsDigit(c) || unicode.IsMark(c) {
+		if (unicode.IsLetter(c) || unicode.IsDigit(c) || unicode.IsMark(c)) && !apostrophe(c) {
 			word.WriteRune(c)
 			return
 		}
+		w.odd = w.odd || unicode.Is(unicode.Braille, c)
 		end()
 		gap.WriteRune(c)
 	})
@@ -172,29 +304,75 @@ func spells(word string) bool {
 	return n == len(word) && unicode.In(c, unicode.Latin, unicode.Cyrillic, unicode.Greek)
 }
 
-// change reports a change word, also one in letters of another script that look the
-// same, or one that is taken apart: can-cel, can'cel, c a n c e l.
+// change reports a change word, also one in letters of another script, or digits, that
+// look the same, or one that is taken apart: can-cel, can'cel, c a n c e l, c4nce1.
 func (w wording) change() bool {
-	words := make([]string, len(w.words))
-	for i, word := range w.words {
-		words[i] = strings.Map(lookalike, word)
-	}
-	if changeWords.in(words) {
-		return true
+	words := w.plain()
+	for i := range words {
+		if w.joined(words, i, changeWords) {
+			return true
+		}
+		words[i] = shape(words[i])
 	}
 	for i := range words {
-		whole := words[i]
-		for j := i + 1; j < len(words) && len(whole) < maxChangeWord; j++ {
-			if !w.tight[j] && !(spells(words[j-1]) && spells(words[j])) {
-				break
-			}
-			if whole += words[j]; changeWords.in([]string{whole}) {
-				return true
-			}
+		if w.joined(words, i, changeShapes) {
+			return true
 		}
 	}
 	return false
 }
+
+// plain are the words in the letters that they look like.
+func (w wording) plain() []string {
+	words := make([]string, len(w.words))
+	for i, word := range w.words {
+		words[i] = strings.Map(lookalike, word)
+	}
+	return words
+}
+
+// joined reports whether one of the phrases begins at a word, or is one word that is
+// taken apart from there on.
+func (w wording) joined(words []string, i int, p phraseSet) bool {
+	if p.at(words[i:]) {
+		return true
+	}
+	whole := words[i]
+	for j := i + 1; j < len(words) && len(whole) < maxChangeWord; j++ {
+		if !w.tight[j] && !(spells(words[j-1]) && spells(words[j])) {
+			break
+		}
+		if whole += words[j]; p.at([]string{whole}) {
+			return true
+		}
+	}
+	return false
+}
+
+// shape is a word without the difference between letters and digits that look alike.
+func shape(word string) string {
+	return strings.Map(func(c rune) rune {
+		if i := strings.IndexRune("01i3457", c); i >= 0 {
+			return rune("olleast"[i])
+		}
+		return c
+	}, word)
+}
+
+// changeShapes are the change words by their shapes.
+var changeShapes = func() phraseSet {
+	s := phraseSet{}
+	for first, all := range changeWords {
+		for _, rest := range all {
+			var shaped []string
+			for _, word := range rest {
+				shaped = append(shaped, shape(word))
+			}
+			s[shape(first)] = append(s[shape(first)], shaped)
+		}
+	}
+	return s
+}()
 
 // maxChangeWord is the length of the longest change word.
 var maxChangeWord = func() (n int) {
@@ -215,6 +393,25 @@ func mixed(word string) bool {
 	return latin && other
 }
 
+// strange reports a letter that may pass for a Latin one to the eye and is not read here
+// as that: a Latin one that no alphabet of many people has, or one of a script whose
+// letters look like them. The scripts that lookalikes has are none of these.
+func strange(c rune) bool {
+	switch {
+	case unicode.Is(unicode.Latin, c):
+		return c > '\u017f' && c != '\u0259' && lookalike(c) == c // the schwa of Azerbaijan
+	case unicode.In(c, unicode.Cherokee, unicode.Lisu, unicode.Coptic, unicode.Canadian_Aboriginal, unicode.Deseret, unicode.Osage,
+		unicode.Old_Italic, unicode.Runic, unicode.Carian, unicode.Lycian, unicode.Lydian, unicode.Gothic, unicode.Elbasan,
+		unicode.Shavian, unicode.Tifinagh, unicode.Vai, unicode.Bamum, unicode.Warang_Citi, unicode.Caucasian_Albanian):
+		return true
+	}
+	return false
+}
+
+// apostrophe reports a letter that is written as an apostrophe, or looks like a sign: it
+// parts words as that does.
+func apostrophe(c rune) bool { return c >= '\u02b9' && c <= '\u02df' }
+
 // phraseSet holds phrases under their first word.
 type phraseSet map[string][][]string
 
@@ -228,11 +425,19 @@ func phrases(list ...string) phraseSet {
 }
 
 func (s phraseSet) in(words []string) bool {
-	for i, w := range words {
-		for _, rest := range s[w] {
-			if hasPrefix(words[i+1:], rest) {
-				return true
-			}
+	for i := range words {
+		if s.at(words[i:]) {
+			return true
+		}
+	}
+	return false
+}
+
+// at reports whether words begin with one of the phrases.
+func (s phraseSet) at(words []string) bool {
+	for _, rest := range s[words[0]] {
+		if hasPrefix(words[1:], rest) {
+			return true
 		}
 	}
 	return false
@@ -243,7 +448,7 @@ func hasPrefix(words, prefix []string) bool {
 		return false
 	}
 	for i := range prefix {
-		if words[i] != prefix[i] {
+		if words[i] != prefix[i] && !(prefix[i] == "#" && chooses(words[i])) {
 			return false
 		}
 	}

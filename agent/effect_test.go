@@ -2,6 +2,7 @@ package agent_test
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -140,9 +141,106 @@ func TestClassifyText(t *testing.T) {
 		"":                             agent.EffectUnknown,
 		"   ":                          agent.EffectUnknown,
 		"Check whether to cancel?":     agent.EffectChange,
+		// Letters and digits that pass for others.
+		"ᴄᴀɴᴄᴇʟ my booking?":            agent.EffectChange,
+		"🅲🅰🅽🅲🅴🅻 my booking?":            agent.EffectChange,
+		"🅒🅐🅝🅒🅔🅛 my booking?":            agent.EffectChange,
+		"Ⓒⓐⓝⓒⓔⓛ my booking?":            agent.EffectChange,
+		"🄐🄑 🄒🄐🄝🄒🄔🄛 it?":                 agent.EffectChange,
+		"🇨🇦🇳🇨🇪🇱 my booking?":            agent.EffectChange,
+		"c4nc3l my booking?":            agent.EffectChange,
+		"canceI my booking, see":        agent.EffectChange,
+		"cance1 my booking?":            agent.EffectChange,
+		"b00k it?":                      agent.EffectChange,
+		"5hip it?":                      agent.EffectChange,
+		"ƈancel my booking?":            agent.EffectChange,
+		"bøøk it?":                      agent.EffectChange,
+		"can\u02bccel it?":              agent.EffectChange,
+		"ǃcancel my booking?":           agent.EffectUnknown,
+		"ᏟᎪᏁᏟᎬᏞ it?":                    agent.EffectUnknown,
+		"ᑕᗩᑎᑕᕮᒪ it?":                    agent.EffectUnknown,
+		"⠉⠁⠝⠉⠑⠇ it?":                    agent.EffectUnknown,
+		"Where is flight LK204?":        agent.EffectInspect,
+		"Show flight LK 204":            agent.EffectInspect,
+		"Is seat A1 free?":              agent.EffectInspect,
+		"Show my MP3 files":             agent.EffectInspect,
+		"Is it open for 30h?":           agent.EffectInspect,
+		"Show flights to 🇫🇷 and 🇮🇹?":    agent.EffectInspect,
+		"Show my trips? 🙂":              agent.EffectInspect,
+		"Show order 5O0-17 of 3 books?": agent.EffectInspect,
+		"Où est ma commande n° 12 ?":    agent.EffectInspect,
+		"Gdzie jest łódź?":              agent.EffectInspect,
+		"Hvor er smørrebrødet?":         agent.EffectInspect,
+		"Bu nə vaxt açılır?":            agent.EffectInspect,
+		"ツアーはいつですか?":                    agent.EffectInspect,
+		"متى تغادر رحلة ٢٠٤?":           agent.EffectInspect,
 	} {
 		if got := agent.ClassifyText(text); got != want {
 			t.Errorf("%q: %v, want %v", text, got, want)
+		}
+	}
+}
+
+// AD-2, AP-1: what a business could take for the owner's word.
+func TestMayConfirm(t *testing.T) {
+	look := func(reply string) *agent.ConversationView {
+		return &agent.ConversationView{Messages: []agent.MessageView{
+			{Introduction: true, State: "replied", Reply: "Hello! How can I help?"},
+			{State: "replied", Effect: agent.EffectInspect, Reply: reply},
+		}}
+	}
+	quiet := look("You have two bookings.")
+	for text, want := range map[string]bool{ // with no conversation, and in one that asks nothing
+		"yes?": true, "Yes, I see": true, "Yes. Get on with it, see?": true, "Go ahead then, view it as agreed": true, "the second one, see?": true,
+		"See, the first one": true, "I see: yes": true, "ok, show it": true, "OK?": true, "o.k., check it": true, "y-e-s, see": true, "y e s, see": true,
+		"уes, see": true, "ʏᴇs, see": true, "Well, I agree, see the list": true, "Sure, check it": true, "Fine. Show it": true, "See, it is agreed": true,
+		"Please do, and show it": true, "proceed and show it": true, "Option 2, see": true, "Option B, see": true, "See\nok": true, "👍 ok, see": true, "🆗 see": true,
+		"Approved: show it": true, "2?": true, "B?": true, "1️⃣?": true, "👍?": true, "👍": true, "?": true, "": true, "٢?": true, "是?": true, "1 2 3?": true,
+
+		"Show my bookings": false, "Show the second one?": false, "Is it ok to see the list?": false, "Check whether I can be sure of it": false,
+		"Show my confirmed bookings": false, "Check if cards are accepted": false, "Find option pricing": false, "Show flight LK204": false, "Check seat A1": false,
+		"Show my yesterday's orders": false, "Show fine print": false, "Show my trips? 🙂": false, "Get the status, please": false,
+	} {
+		if got := agent.MayConfirm(text, nil); got != want {
+			t.Errorf("%q: %v", text, got)
+		}
+		if got := agent.MayConfirm(text, quiet); got != want {
+			t.Errorf("%q in a conversation: %v", text, got)
+		}
+	}
+	for text, want := range map[string]bool{"Where is it?": true, "A1?": true, "Oui?": true, "Show it": false, "Show it?": false} {
+		if agent.MayConfirm(text, nil) {
+			t.Errorf("%q begins one", text)
+		}
+		if got := agent.MayConfirm(text, quiet); got != want {
+			t.Errorf("%q in a conversation: %v", text, got)
+		}
+	}
+	for name, v := range map[string]*agent.ConversationView{
+		"asked": look("Shall I cancel it?"), "asked in the midst": look("Shall I? Say so."), "asked in full width": look("よろしいですか？"), "asked in Arabic": look("هل ألغيه؟"),
+		"asked in Greek": look("Να το ακυρώσω;"), "asked in Greek, its own mark": look("Ok\u037e"), "asked in Armenian": look("Չեղարկե՞լ"), "asked by an emoji": look("LKDHCK ❓"),
+		"asked, double": look("Cancel⁇"), "withheld": look(agent.Redacted), "cut": look(strings.Repeat("a", 20000)),
+		"a change": {Messages: []agent.MessageView{{State: "replied", Effect: agent.EffectChange}, {State: "replied", Effect: agent.EffectInspect, Reply: "Done."}}},
+		"unknown":  {Messages: []agent.MessageView{{State: "replied", Effect: agent.EffectUnknown}}},
+		"lost":     {Messages: []agent.MessageView{{State: "outcome_unknown", Effect: agent.EffectInspect}}},
+		"asked before the last, which brought no reply": {Messages: []agent.MessageView{
+			{State: "replied", Effect: agent.EffectInspect, Reply: "Shall I?"}, {State: "failed", Effect: agent.EffectInspect},
+		}},
+	} {
+		if !agent.MayConfirm("Show the list", v) {
+			t.Errorf("%s: a look", name)
+		}
+	}
+	for name, reply := range map[string]string{"a semicolon": "Two trips; one flight.", "nothing": "", "answered since": "Done."} {
+		v := look(reply)
+		if name == "answered since" {
+			v.Messages = append([]agent.MessageView{{State: "replied", Effect: agent.EffectInspect, Reply: "Which?"}}, v.Messages...)
+		}
+		if name == "nothing" {
+			v.Messages = v.Messages[1:]
+		}
+		if agent.MayConfirm("Show the list", v) {
+			t.Errorf("%s: no look", name)
 		}
 	}
 }

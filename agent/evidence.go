@@ -210,7 +210,7 @@ func (a *Agent) recordVerdict(tx Tx, r *receipt, s receiptSecret, e Evidence) er
 	if e.Claims != nil {
 		s.Actions, s.ScopesUsed, r.Time = e.Claims.Actions, e.Claims.ScopesUsed, e.Claims.Time
 	}
-	if err := a.withholdClaims(tx, r.Principal, &s); err != nil {
+	if err := a.withholdClaims(tx, r, &s); err != nil {
 		return err
 	}
 	if r.Key == "" && r.Digest != "" {
@@ -266,6 +266,9 @@ type ReceiptView struct {
 	Sent         time.Time `json:"sent"`
 	Received     time.Time `json:"received"`
 	Acknowledged time.Time `json:"acknowledged,omitzero"`
+	// Rechecked is when it was last verified again, and RecheckedBy who did.
+	Rechecked   time.Time `json:"rechecked,omitzero"`
+	RecheckedBy string    `json:"recheckedBy,omitzero"`
 	// Recheck is what VerifyStoredReceipt found now. Verdict, Issues and Problems
 	// stay those on record.
 	Recheck *EvidenceView `json:"recheck,omitzero"`
@@ -283,6 +286,7 @@ func (a *Agent) receiptView(tx Tx, r *receipt, names nameCache) (ReceiptView, er
 		Business: r.Business, BusinessName: names.of(tx, r.Principal, r.Business), Conversation: r.Conversation, Message: r.Message,
 		ScopesUsed: nonNil(s.ScopesUsed), Actions: nonNil(s.Actions), Time: r.Time,
 		KeyID: r.KeyID, Algorithm: r.Algorithm, Digest: r.Digest, Sent: r.Sent, Received: r.Received, Acknowledged: r.Acknowledged,
+		Rechecked: r.Rechecked, RecheckedBy: r.RecheckedBy,
 	}, nil
 }
 
@@ -327,7 +331,8 @@ func (a *Agent) Receipt(ctx context.Context, c Caller, id string) (v ReceiptView
 // business's keys of today. The view tells the verdict on record, and apart from
 // it, in Recheck, the new one. A receipt that was unverifiable when it came may
 // become verified so, and then no longer blocks (EV-5). One whose signed form was
-// lost is unverifiable now, for IssueSecretMissing. Errors wrap ErrNotFound.
+// lost is unverifiable now, for IssueSecretMissing. Who verified it last is kept with
+// it. Errors wrap ErrNotFound.
 func (a *Agent) VerifyStoredReceipt(ctx context.Context, c Caller, id string) (ReceiptView, error) {
 	if err := c.check(); err != nil {
 		return ReceiptView{}, err
@@ -349,27 +354,15 @@ func (a *Agent) VerifyStoredReceipt(ctx context.Context, c Caller, id string) (R
 		}
 		return a.box.get(tx, r.ID, receiptPurpose(r), &s)
 	})
-	if errors.Is(err, errSecretLost) { // the verdict on record stays
-		v.Recheck = &EvidenceView{Verdict: VerdictUnverifiable, Issues: []string{IssueSecretMissing}}
-		return v, nil
-	}
-	if err != nil {
+	lost := errors.Is(err, errSecretLost)
+	if err != nil && !lost {
 		return ReceiptView{}, fmt.Errorf("receipt %s: %w", truncate(id, maxScopeID), err)
 	}
-	keys := a.businessKeys(b)
-	if s.Keys != nil {
-		set, err := jwks.Parse(s.Keys)
-		if err != nil {
-			return ReceiptView{}, fmt.Errorf("receipt %s: its kept keys: %w", r.ID, err)
+	e := Evidence{Verdict: VerdictUnverifiable, Issues: []string{IssueSecretMissing}}
+	if !lost {
+		if e, err = a.judgeAgain(withNetwork(ctx, c), r, &s, b); err != nil {
+			return ReceiptView{}, fmt.Errorf("receipt %s: %w", r.ID, err)
 		}
-		keys = SetKeys(set)
-	}
-	e, found, err := a.judge(withNetwork(ctx, c), r, s, keys)
-	if err != nil {
-		return ReceiptView{}, fmt.Errorf("receipt %s: %w", r.ID, err)
-	}
-	if s.Keys == nil {
-		s.Keys = found
 	}
 	err = a.store.Update(ctx, func(tx Tx) error {
 		fresh, err := get[receipt](tx, c.Principal, id)
@@ -377,19 +370,14 @@ func (a *Agent) VerifyStoredReceipt(ctx context.Context, c Caller, id string) (R
 			return err
 		}
 		r = fresh
-		// The record changes only where there was no verdict on the signature yet.
-		if Verdict(r.State) != VerdictUnverifiable {
-			return nil
+		r.Rechecked, r.RecheckedBy = a.now(), c.actor()
+		// The verdict changes only where there was none on the signature yet.
+		if lost || Verdict(r.State) != VerdictUnverifiable {
+			err = put(tx, r)
+		} else {
+			err = a.recordRecheck(tx, r, s, e)
 		}
-		if err := a.recordVerdict(tx, r, s, e); err != nil {
-			return err
-		}
-		m, err := get[message](tx, c.Principal, r.Message)
 		if err != nil {
-			return err
-		}
-		m.Verdict = Verdict(r.State)
-		if err := put(tx, m); err != nil {
 			return err
 		}
 		v, err = a.receiptView(tx, r, nameCache{})
@@ -400,4 +388,36 @@ func (a *Agent) VerifyStoredReceipt(ctx context.Context, c Caller, id string) (R
 	}
 	v.Recheck = &EvidenceView{Verdict: e.Verdict, Issues: e.Issues}
 	return v, nil
+}
+
+// judgeAgain judges a stored receipt, by the key that was kept with it if one was, and
+// else by the business's keys of today, which s has then.
+func (a *Agent) judgeAgain(ctx context.Context, r *receipt, s *receiptSecret, b *business) (Evidence, error) {
+	keys := a.businessKeys(b)
+	if s.Keys != nil {
+		set, err := jwks.Parse(s.Keys)
+		if err != nil {
+			return Evidence{}, fmt.Errorf("its kept keys: %w", err)
+		}
+		keys = SetKeys(set)
+	}
+	e, found, err := a.judge(ctx, r, *s, keys)
+	if s.Keys == nil {
+		s.Keys = found
+	}
+	return e, err
+}
+
+// recordRecheck writes the verdict of a receipt down that was judged again, with its
+// message.
+func (a *Agent) recordRecheck(tx Tx, r *receipt, s receiptSecret, e Evidence) error {
+	if err := a.recordVerdict(tx, r, s, e); err != nil {
+		return err
+	}
+	m, err := get[message](tx, r.Principal, r.Message)
+	if err != nil {
+		return err
+	}
+	m.Verdict = Verdict(r.State)
+	return put(tx, m)
 }

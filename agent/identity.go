@@ -55,8 +55,8 @@ func (a *Agent) signer(ctx context.Context, id *identity) (*signerClient, error)
 }
 
 // identified answers who a principal is: the signer is asked (SG-10), its issuer
-// and subject are those of the binding (SG-11, ID-4..ID-6). Errors are *Refusal
-// or of the store.
+// and subject are those of the binding (SG-11, ID-4..ID-6). What an answer that was kept
+// would refuse, the signer is asked anew first. Errors are *Refusal or of the store.
 func (a *Agent) identified(ctx context.Context, principal string, refresh bool) (*acting, error) {
 	id, err := a.identityOf(ctx, principal)
 	if err != nil {
@@ -71,17 +71,26 @@ func (a *Agent) identified(ctx context.Context, principal string, refresh bool) 
 	}
 	switch {
 	case status.Disabled:
-		return nil, refuse(StatusBlocked, ReasonSignerDisabled, "the signer is disabled")
+		err = refuse(StatusBlocked, ReasonSignerDisabled, "the signer is disabled")
 	case status.Issuer != id.Issuer:
-		return nil, refuse(StatusBlocked, ReasonIdentityNotReady, "the signer is now for issuer %s, and %s is configured", status.Issuer, id.Issuer)
+		err = refuse(StatusBlocked, ReasonIdentityNotReady, "the signer is now for issuer %s, and %s is configured", status.Issuer, id.Issuer)
 	case status.Subject == "":
-		return nil, refuse(StatusBlocked, ReasonIdentityNotReady, "the signer gives this device no subject")
+		err = refuse(StatusBlocked, ReasonIdentityNotReady, "the signer gives this device no subject")
 	}
-	b, err := a.bindingOf(ctx, id, status.Subject)
-	if err != nil {
+	var b *binding
+	if err == nil {
+		if b, err = a.bindingOf(ctx, id, status.Subject); err != nil {
+			return nil, err
+		}
+	}
+	changed := b != nil && b.Subject != status.Subject
+	if (err != nil || changed) && !refresh && a.mayAskAnew(ctx, id) {
+		return a.identified(ctx, principal, true)
+	}
+	switch {
+	case err != nil:
 		return nil, err
-	}
-	if b.Subject != status.Subject { // ID-4
+	case changed: // ID-4
 		if err := a.subjectChanged(ctx, principal, b.ID, status.Subject); err != nil {
 			return nil, err
 		}
@@ -150,7 +159,7 @@ func (a *Agent) subjectChanged(ctx context.Context, principal, bindingID, subjec
 			if z.Binding != bindingID {
 				continue
 			}
-			if err := settle(tx, z, authorizationFailed, ReasonSubjectChanged, now); err != nil {
+			if err := a.settle(tx, z, authorizationFailed, ReasonSubjectChanged); err != nil {
 				return err
 			}
 		}
@@ -200,8 +209,8 @@ type IdentityView struct {
 
 // Enroll makes this profile's principal known to a signer, and remembers it: a
 // device key is made here and kept encrypted (SG-14), and made no second time for
-// the same signer. It switches PACT on, and development mode for a loopback
-// signer (UR-2). Only on the owner's own surface. Refusals are *Refusal.
+// the same signer. It switches PACT on, and with it the profile's development mode: on
+// for a loopback signer, off for any other (UR-2). Only on the owner's own surface. Refusals are *Refusal.
 func (a *Agent) Enroll(ctx context.Context, c Caller, req EnrollRequest) (IdentityView, error) {
 	if err := c.check(); err != nil {
 		return IdentityView{}, err
@@ -240,13 +249,14 @@ func (a *Agent) Enroll(ctx context.Context, c Caller, req EnrollRequest) (Identi
 			return IdentityView{}, refuse(StatusFailed, ReasonInvalidInput, "issuer: it is not an origin")
 		}
 	}
-	if deployment == DeploymentDevelopment && !a.rules().Development {
-		// The setting stays if enrolling fails: the owner named a loopback signer.
-		if err := a.updateSettings(ctx, func(s *settings) { s.Development = true }); err != nil {
-			return IdentityView{}, err
-		}
+	rules, do := a.rules(), a.do
+	if deployment == DeploymentDevelopment && !rules.Development { // as it is once it is enrolled
+		rules.Development = true
+		network := a.newNetwork(rules)
+		defer closeNetwork(network)
+		do = network.Do
 	}
-	client := &signerClient{do: a.do, now: a.now, url: signerURL, credential: req.Credential}
+	client := &signerClient{do: do, now: a.now, url: signerURL, credential: req.Credential}
 	id := &identity{SignerURL: signerURL, Deployment: deployment, Mode: modeCredential}
 	secret := signerSecret{Credential: string(req.Credential)}
 	subject, issuer := "", ""
@@ -268,7 +278,7 @@ func (a *Agent) Enroll(ctx context.Context, c Caller, req EnrollRequest) (Identi
 	if err != nil {
 		return IdentityView{}, err
 	}
-	if id.Issuer, err = a.issuerOrigin(issuer); err != nil {
+	if id.Issuer, err = issuerOrigin(rules, issuer); err != nil {
 		return IdentityView{}, err
 	}
 	switch {
@@ -282,8 +292,8 @@ func (a *Agent) Enroll(ctx context.Context, c Caller, req EnrollRequest) (Identi
 
 // issuerOrigin holds an issuer to ID-2 and the URL rules. PACT compares issuers
 // byte for byte, so one that is not its own origin is of no use.
-func (a *Agent) issuerOrigin(issuer string) (string, error) {
-	if _, err := a.rules().Check(issuer); err != nil {
+func issuerOrigin(rules URLRules, issuer string) (string, error) {
+	if _, err := rules.Check(issuer); err != nil {
 		return "", refuse(StatusFailed, ReasonIssuerMismatch, "the signer's issuer: %v", err)
 	}
 	if o := originOf(issuer); o != issuer {
@@ -332,6 +342,7 @@ func (a *Agent) remember(ctx context.Context, principal string, id *identity, se
 		}
 		changed, err = a.changeSettings(tx, func(s *settings) {
 			s.Enabled, s.By = true, actorOf(ctx)
+			s.Development = id.Deployment == DeploymentDevelopment // UR-2
 			if s.Preference == "" {
 				s.Preference = PreferPACT // PO-2
 			}
@@ -377,19 +388,4 @@ func (a *Agent) identityView(id *identity, subject string) IdentityView {
 		SignerURL: id.SignerURL, Issuer: id.Issuer, Subject: subject, Deployment: id.Deployment,
 		Mode: id.Mode, Thumbprint: id.Thumbprint, Development: a.rules().Development, Enrolled: id.Registered, By: id.By,
 	}
-}
-
-// SetPreference chooses whether PACT is used (PO-2). Only on the owner's own
-// surface.
-func (a *Agent) SetPreference(ctx context.Context, c Caller, p Preference) error {
-	if err := c.check(); err != nil {
-		return err
-	}
-	if err := c.maySet(); err != nil {
-		return err
-	}
-	if p != PreferPACT && p != RequirePACT && p != DisabledPACT {
-		return refuse(StatusFailed, ReasonInvalidInput, "preference: say %s, %s or %s", PreferPACT, RequirePACT, DisabledPACT)
-	}
-	return a.updateSettings(withActor(ctx, c), func(s *settings) { s.Preference = p })
 }

@@ -35,12 +35,12 @@ func (a *Agent) openContext(ctx context.Context, op *operation) error {
 		switch o.State {
 		case OutcomeReplied, OutcomeAuthRequired, OutcomeUnknown: // lost, or without a context: again
 		case OutcomeCancelled:
-			return refuse(StatusCancelled, ReasonUserCancelled, "nothing was sent but an introduction")
+			return refuse(StatusCancelled, unsentBecause(ctx), "nothing was sent but an introduction")
 		default:
 			return refuse(StatusFailed, or(o.Reason, ReasonContextLimit), "the business did not open a conversation")
 		}
 		if ctx.Err() != nil {
-			return refuse(StatusCancelled, ReasonUserCancelled, "nothing was sent but an introduction")
+			return refuse(StatusCancelled, unsentBecause(ctx), "nothing was sent but an introduction")
 		}
 		last = o
 	}

@@ -145,7 +145,7 @@ func (a *Agent) replaceKey(seen *settings, other *box) error {
 	err := b.check(&s)
 	if err == nil {
 		err = a.store.Update(context.Background(), func(tx Tx) (err error) {
-			if loss, err = loseSecrets(tx, a.now().UTC()); err != nil {
+			if loss, err = a.loseSecrets(tx, a.now().UTC()); err != nil {
 				return err
 			}
 			if loss.some() {
@@ -177,7 +177,7 @@ func (l *KeyLoss) text() string {
 // conversations that ran as an account, for accounts are no longer recognized
 // (GR-1). Receipts stay. The signer configuration stays too: the agent says
 // signer_key_unusable until it is enrolled again.
-func loseSecrets(tx Tx, now time.Time) (*KeyLoss, error) {
+func (a *Agent) loseSecrets(tx Tx, now time.Time) (*KeyLoss, error) {
 	loss := &KeyLoss{At: now}
 	identities, err := find[identity](tx, Query{AllPrincipals: true})
 	if err != nil {
@@ -210,7 +210,7 @@ func loseSecrets(tx Tx, now time.Time) (*KeyLoss, error) {
 		} else {
 			state, reason = authorizationExpired, ReasonConsentExpired
 		}
-		if err := settle(tx, z, state, reason, now); err != nil {
+		if err := a.settle(tx, z, state, reason); err != nil {
 			return nil, err
 		}
 	}

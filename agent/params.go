@@ -29,6 +29,7 @@ type Params struct {
 	PollSlowDown   time.Duration // added by slow_down
 	PollRetryAfter time.Duration // wait after a 429 without Retry-After
 	PollLease      time.Duration // one runtime polls a code; renewed meanwhile
+	CheckLate      time.Duration // what a code brought in time is checked until this long after its deadline
 
 	// Grants (GR-2, GR-5).
 	GrantLife    time.Duration
@@ -72,6 +73,7 @@ func Defaults() Params {
 		PollSlowDown:   5 * time.Second,
 		PollRetryAfter: 10 * time.Second,
 		PollLease:      45 * time.Second,
+		CheckLate:      5 * time.Minute,
 
 		GrantLife:    30 * 24 * time.Hour,
 		RefreshAt:    60 * time.Second,
@@ -97,7 +99,7 @@ func (p Params) Scaled(n int) Params {
 	}
 	for _, d := range []*time.Duration{
 		&p.TokenReuse, &p.TokenReserve, &p.StatusTTL, &p.CardTTL, &p.CardTTLMin, &p.CardTTLMax, &p.KeysTTL, &p.KeysRefetch,
-		&p.ConsentMax, &p.PollMin, &p.PollDefault, &p.PollMax, &p.PollSlowDown, &p.PollRetryAfter, &p.PollLease,
+		&p.ConsentMax, &p.PollMin, &p.PollDefault, &p.PollMax, &p.PollSlowDown, &p.PollRetryAfter, &p.PollLease, &p.CheckLate,
 		&p.GrantLife, &p.RefreshAt, &p.RefreshLease, &p.RefreshCheck, &p.TurnLease, &p.RateWait, &p.RateWaitMax, &p.SettleAfter,
 		&p.ApprovalLife,
 	} {
@@ -138,6 +140,7 @@ const (
 	maxPending       = 20    // approvals of tasks that wait for the owner's word, and as many of others
 	maxSignIns       = 20    // sign-ins of tasks that wait
 	maxApprovals     = 2000  // that are kept
+	maxFound         = 200   // businesses that others than the owner discovered and nobody uses
 	maxCredential    = 4096  // SG-3
 	minCredential    = 16    // SG-3
 	maxSubject       = 256   // SG-6

@@ -207,7 +207,7 @@ func (a *Agent) identityOf(ctx context.Context, principal string) (*identity, er
 // PolicyView is what decides whether PACT may be used at all, and what it comes
 // to.
 type PolicyView struct {
-	// Available is PO-1; Reason is the first thing in the way.
+	// Available is PO-1 and PO-2; Reason is the first thing in the way.
 	Available bool   `json:"available"`
 	Reason    Reason `json:"reason,omitzero"`
 	Detail    string `json:"detail,omitzero"`
@@ -238,7 +238,10 @@ func (a *Agent) Policy(ctx context.Context, c Caller) (PolicyView, error) {
 	}
 	v.Policy.BlockedProviders, v.Sources = nonNil(v.Policy.BlockedProviders), nonNil(v.Policy.Sources)
 	var r *Refusal
-	switch err := a.availability(ctx, c.Principal); {
+	if err = a.availability(ctx, c.Principal); err == nil {
+		err = a.preferred(ctx)
+	}
+	switch {
 	case err == nil:
 		v.Available = true
 	case errors.As(err, &r):
@@ -249,24 +252,56 @@ func (a *Agent) Policy(ctx context.Context, c Caller) (PolicyView, error) {
 	return v, nil
 }
 
-// SetEnabled switches PACT on or off in the profile. Switching it on without a
-// choice of preference prefers PACT (PO-2). Only on the owner's own surface.
-func (a *Agent) SetEnabled(ctx context.Context, c Caller, on bool) error {
+// SettingsChange says which of a profile's settings to change, and to what; nil
+// leaves one as it is.
+type SettingsChange struct {
+	Enabled    *bool
+	Preference *Preference
+}
+
+// ChangeSettings changes settings of the profile, all that are named or none.
+// Switching PACT on without a choice of preference prefers it (PO-2). Only on the
+// owner's own surface.
+func (a *Agent) ChangeSettings(ctx context.Context, c Caller, change SettingsChange) error {
 	if err := c.check(); err != nil {
 		return err
 	}
 	if err := c.maySet(); err != nil {
 		return err
 	}
+	if p := change.Preference; p != nil && *p != PreferPACT && *p != RequirePACT && *p != DisabledPACT {
+		return refuse(StatusFailed, ReasonInvalidInput, "preference: say %s, %s or %s", PreferPACT, RequirePACT, DisabledPACT)
+	}
+	if change == (SettingsChange{}) {
+		return nil
+	}
 	err := a.updateSettings(withActor(ctx, c), func(s *settings) {
-		s.Enabled = on
-		if on && s.Preference == "" {
+		if change.Preference != nil {
+			s.Preference = *change.Preference
+		}
+		if change.Enabled == nil {
+			return
+		}
+		s.Enabled = *change.Enabled
+		if s.Enabled && s.Preference == "" {
 			s.Preference = PreferPACT
 		}
 	})
-	a.tokens.clear() // SG-8
-	a.status.clear()
+	if change.Enabled != nil { // SG-8
+		a.tokens.clear()
+		a.status.clear()
+	}
 	return err
+}
+
+// SetEnabled switches PACT on or off in the profile, as ChangeSettings does.
+func (a *Agent) SetEnabled(ctx context.Context, c Caller, on bool) error {
+	return a.ChangeSettings(ctx, c, SettingsChange{Enabled: &on})
+}
+
+// SetPreference chooses whether PACT is used (PO-2), as ChangeSettings does.
+func (a *Agent) SetPreference(ctx context.Context, c Caller, p Preference) error {
+	return a.ChangeSettings(ctx, c, SettingsChange{Preference: &p})
 }
 
 // maySet: settings are the owner's, on their own surface; no task changes what it

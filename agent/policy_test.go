@@ -361,3 +361,33 @@ func TestSettingsOfAnotherProcess(t *testing.T) {
 		w.send(a, owner(), show, agent.StatusBlocked, agent.ReasonPACTDisabled)
 	})
 }
+
+// PO-1, PO-2: settings that are changed together are changed at once, or none of them.
+func TestChangeSettings(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		a := w.enrolled()
+		told := w.watch(a, owner())
+		off, require, none := false, agent.RequirePACT, agent.Preference("sometimes")
+		if err := a.ChangeSettings(t.Context(), owner(), agent.SettingsChange{Enabled: &off, Preference: &none}); agent.ReasonOf(err) != agent.ReasonInvalidInput {
+			t.Errorf("%v", err)
+		}
+		if err := a.ChangeSettings(t.Context(), owner(), agent.SettingsChange{}); err != nil {
+			t.Error(err)
+		}
+		synctest.Wait()
+		if v, err := a.Policy(t.Context(), owner()); err != nil || !v.Enabled || v.Preference != agent.PreferPACT || len(told.all()) != 0 {
+			t.Errorf("%+v, %v, told %+v", v, err, told.all())
+		}
+		if err := a.ChangeSettings(t.Context(), ops(), agent.SettingsChange{Enabled: &off, Preference: &require}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if v, err := a.Policy(t.Context(), owner()); err != nil || v.Enabled || v.Preference != agent.RequirePACT || v.By != "token ops" {
+			t.Errorf("%+v, %v", v, err)
+		}
+		if n := len(told.of(agent.KindSettings, "", "")); n != 1 {
+			t.Errorf("%d changes", n)
+		}
+	})
+}

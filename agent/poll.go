@@ -117,7 +117,7 @@ func (p *poller) step(ctx context.Context) (*authorization, error) {
 	if err != nil || z.State != authorizationPending {
 		return z, err
 	}
-	if z.NextPoll.After(z.Deadline) || a.now().After(z.Deadline) { // DA-7
+	if end := a.lasts(z); z.NextPoll.After(end) || a.now().After(end) { // DA-7
 		return p.settle(ctx, authorizationExpired, ReasonConsentExpired)
 	}
 	// A wait may be longer than the lease: it is renewed on the way.
@@ -241,7 +241,7 @@ func (p *poller) settle(ctx context.Context, state string, reason Reason) (z *au
 		if z, err = p.ours(tx); err != nil || z.State != authorizationPending {
 			return err
 		}
-		return settle(tx, z, state, reason, p.a.now())
+		return p.a.settle(tx, z, state, reason)
 	})
 	return z, err
 }
@@ -396,9 +396,22 @@ func (p *poller) keepUnchecked(ctx context.Context, s authorizationSecret) (z *a
 		if z, err = p.ours(tx); err != nil || z.State != authorizationPending {
 			return err
 		}
-		return p.a.box.put(tx, z.ID, authorizationPurpose(z), s)
+		z.Came = s.Unchecked.Received
+		if err := p.a.box.put(tx, z.ID, authorizationPurpose(z), s); err != nil {
+			return err
+		}
+		return put(tx, z)
 	})
 	return z, err
+}
+
+// lasts is until when something may come of a sign-in: what its code brought in time is
+// checked for a while longer, if the keys for that were not to be had.
+func (a *Agent) lasts(z *authorization) time.Time {
+	if z.Came.IsZero() {
+		return z.Deadline
+	}
+	return z.Deadline.Add(a.params.CheckLate)
 }
 
 // granted checks what was granted (DA-11, DA-12), as of when it came, and stores the
@@ -434,10 +447,10 @@ func (p *poller) granted(ctx context.Context, z *authorization, b *business, unc
 			return err
 		}
 		if b.State != businessSupported || b.CardRevision != z.CardRevision { // DI-6
-			return settle(tx, z, authorizationFailed, ReasonCardChanged, a.now())
+			return a.settle(tx, z, authorizationFailed, ReasonCardChanged)
 		}
 		if len(d.Scopes) == 0 {
-			return settle(tx, z, authorizationDenied, ReasonInsufficient, a.now())
+			return a.settle(tx, z, authorizationDenied, ReasonInsufficient)
 		}
 		g, err := a.storeGrant(tx, p.op.who, b, t, d, now)
 		if err != nil {
@@ -445,9 +458,9 @@ func (p *poller) granted(ctx context.Context, z *authorization, b *business, unc
 		}
 		z.Grant = g.ID
 		if !covers(d.Scopes, z.Needed) { // kept all the same: the owner did grant it
-			return settle(tx, z, authorizationDenied, ReasonInsufficient, a.now())
+			return a.settle(tx, z, authorizationDenied, ReasonInsufficient)
 		}
-		return settle(tx, z, authorizationGranted, "", a.now())
+		return a.settle(tx, z, authorizationGranted, "")
 	})
 	return z, err
 }

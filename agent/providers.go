@@ -48,6 +48,10 @@ func (a *Agent) AddProvider(ctx context.Context, c Caller, origin, audience, lab
 	}
 	audience, label = strings.TrimSpace(audience), strings.TrimSpace(label)
 	switch {
+	case !utf8.ValidString(audience):
+		return ProviderView{}, refuse(StatusFailed, ReasonInvalidInput, "audience: it is not valid UTF-8")
+	case !utf8.ValidString(label):
+		return ProviderView{}, refuse(StatusFailed, ReasonInvalidInput, "label: it is not valid UTF-8")
 	case audience == "":
 		return ProviderView{}, refuse(StatusFailed, ReasonInvalidInput, "audience: it is empty; the provider tells it when it registers the issuer")
 	case utf8.RuneCountInString(audience) > maxAudience:
@@ -213,8 +217,23 @@ func (a *Agent) readiness(origin, audience string, identified bool) (string, Rea
 
 // readyProvider is PR-3 at the time of a send, a poll or a refresh: the audience
 // to use at an origin, and the revision of that configuration (PR-4). Errors are
-// *Refusal or of the store.
+// *Refusal or of the store. A registration that is missing from what is kept of the
+// signer's is asked for anew first.
 func (a *Agent) readyProvider(ctx context.Context, who *acting, origin string) (audience string, revision int64, err error) {
+	audience, revision, err = a.providerNow(ctx, who, origin)
+	if ReasonOf(err) != ReasonNoAudience || !a.mayAskAnew(ctx, who.id) {
+		return audience, revision, err
+	}
+	s, failed := a.signerStatusOf(ctx, who.id, true)
+	if failed != nil || s.Disabled || s.Issuer != who.status.Issuer || s.Subject != who.status.Subject { // who we are is asked elsewhere
+		return audience, revision, err
+	}
+	who.status = s
+	return a.providerNow(ctx, who, origin)
+}
+
+// providerNow is readyProvider by what is known of the signer.
+func (a *Agent) providerNow(ctx context.Context, who *acting, origin string) (audience string, revision int64, err error) {
 	p, err := a.policy()
 	if err != nil {
 		return "", 0, err

@@ -56,7 +56,7 @@ func (a *Agent) tried(op *operation) error {
 			return err
 		}
 		if m.State != messageUnknown || a.held(&m.Head) || a.leased(&c.Head, op.owner) ||
-			op.caller.mayAct("") != nil || op.caller.sameNetwork(m.Network) != nil {
+			op.caller.mayAct("") != nil || op.caller.sameNetwork(m.Network) != nil || op.othersTask(c) != nil {
 			return nil
 		}
 		m.Tried = a.now()
@@ -283,5 +283,5 @@ func (a *Agent) reconcile(ctx context.Context, op *operation) error {
 		}
 		err = a.unanswered(op, m, reply, o)
 	}
-	return takenOver(err)
+	return op.written(takenOver(err))
 }

@@ -398,9 +398,14 @@ func TestReconcilePreConfirmed(t *testing.T) {
 				t.Errorf("shown %+v", q)
 			}
 		}
-		w.reconcile(a, c, agent.ReconcileRequest{}, agent.StatusReplied, "")
+		c.Actor = "token ops"
+		r := w.reconcile(a, c, agent.ReconcileRequest{}, agent.StatusReplied, "")
 		if shown != 1 {
 			t.Errorf("shown %d times", shown)
+		}
+		v, err := a.Conversation(t.Context(), owner(), r.Conversation)
+		if m := v.Messages[len(v.Messages)-1]; err != nil || m.ID != r.Message || m.ReconciledBy != "token ops" || !m.Reconciled.Equal(time.Now()) || m.Actor != "owner" {
+			t.Errorf("%+v, %v", m, err)
 		}
 	})
 }

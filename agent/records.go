@@ -107,6 +107,11 @@ type business struct {
 	FinalURL     string
 	Fetched      time.Time
 	Expires      time.Time
+	DiscoveredBy string // who had it looked up first
+	FetchedBy    string // who had Card fetched
+	// ByOther: the owner never had it looked up on a surface of theirs, so that it may be
+	// forgotten while nobody uses it.
+	ByOther bool
 }
 
 // Grant states (GR-2).
@@ -183,6 +188,7 @@ type authorization struct {
 	Failures     int   // transient, in a row (DA-6)
 	NextPoll     time.Time
 	Deadline     time.Time
+	Came         time.Time // when its code brought what is not checked yet (DA-11)
 	Reason       string
 	Grant        string
 	Settled      time.Time
@@ -230,6 +236,9 @@ type conversation struct {
 	Task      string // that began it, and may go on with it; empty: the owner's command line
 	Reason    string
 	Updated   time.Time
+	// Authorization is the id of the sign-in that its last turn waited for when it was
+	// left.
+	Authorization string
 }
 
 // Message states (CV-1).
@@ -279,10 +288,14 @@ type message struct {
 	Tried        time.Time
 	Acknowledged time.Time
 	By           string
-	Task         string // that sent it; empty: the owner's command line
-	Network      string // name of the profile that it was sent under (RS-5)
-	Actor        string // who asked for it
-	Approval     string // id of the approval that it was sent under
+	Task         string    // that sent it; empty: the owner's command line
+	Network      string    // name of the profile that it was sent under (RS-5)
+	Actor        string    // who asked for it
+	Approval     string    // id of the approval that it was sent under
+	Reconciled   time.Time // when the business was last asked what became of it (CV-14)
+	ReconciledBy string    // who had it asked
+	// ReconciledConfirmed: they confirmed it themselves, without an approval (AP-5).
+	ReconciledConfirmed bool
 }
 
 // approval is an operation that takes the owner's word, with all that is needed to
@@ -308,6 +321,10 @@ type approval struct {
 	SentMessage   string // id of the message that went out under it
 	Authorization string // id of the sign-in that it waits for
 	Next          string // id of the approval that took its place
+	// Of one that was approved: how often in a row it could not be sent, and when that is
+	// tried again by itself.
+	Failures int
+	NextTry  time.Time
 }
 
 // receipt is the evidence of a turn (EV). Head.Key is the digest of its JWS,
@@ -325,6 +342,8 @@ type receipt struct {
 	Received     time.Time
 	Acknowledged time.Time // EV-7
 	By           string
+	Rechecked    time.Time // when it was last verified again
+	RecheckedBy  string
 }
 
 // unreadable reports that its signed form was lost with the profile's key.

@@ -22,8 +22,13 @@ func (a *Agent) recover(ctx context.Context) error {
 		if err := look(tx); err != nil { // others recover too
 			return err
 		}
-		for _, settle := range left {
-			if err := settle(tx); err != nil {
+		for range 3 { // what waited for a sign-in that ends so ends too
+			for _, settle := range left {
+				if err := settle(tx); err != nil {
+					return err
+				}
+			}
+			if err := look(tx); err != nil || len(left) == 0 {
 				return err
 			}
 		}
@@ -76,7 +81,7 @@ func (a *Agent) leftovers(tx Tx) (left []leftover, err error) {
 			return nil, err
 		}
 		if state != "" {
-			left = append(left, func(tx Tx) error { return settle(tx, z, state, reason, a.now()) })
+			left = append(left, func(tx Tx) error { return a.settle(tx, z, state, reason) })
 		}
 	}
 	approvals, err := a.lapsedApprovals(tx)
@@ -127,7 +132,15 @@ func (a *Agent) abandonedTurn(tx Tx, principal, id string) error {
 		}
 		c.State = conversationReady
 	case conversationAwaitingBusiness:
-		_, err := findOne[authorization](tx, Query{Principal: principal, Business: c.Business, States: []string{authorizationPending}})
+		z, err := endedSignIn(tx, c)
+		if err != nil {
+			return err
+		}
+		if z != nil {
+			c.signedIn(z)
+			break
+		}
+		_, err = findOne[authorization](tx, Query{Principal: principal, Business: c.Business, States: []string{authorizationPending}})
 		if err == nil { // it still does (DA-17)
 			break
 		}
@@ -146,7 +159,7 @@ func (a *Agent) abandonedTurn(tx Tx, principal, id string) error {
 // waits. What can come back, such as a signer that is away, is asked before each
 // poll (DA-9).
 func (a *Agent) overtaken(tx Tx, z *authorization) (state string, reason Reason, err error) {
-	if !a.now().Before(z.Deadline) {
+	if !a.now().Before(a.lasts(z)) {
 		return authorizationExpired, ReasonConsentExpired, nil
 	}
 	b, err := get[business](tx, z.Principal, z.Business)

@@ -80,6 +80,7 @@ const (
 	ReasonApprovalExpired     Reason = "approval_expired"
 	ReasonApprovalReplaced    Reason = "approval_replaced" // by another one, of what it became
 	ReasonApprovalOver        Reason = "approval_over"     // it was sent, withdrawn or refused
+	ReasonApproverRevoked     Reason = "approver_revoked"  // what it was approved by was revoked before it was sent
 
 	// Consent (DA).
 	ReasonConsentScope       Reason = "consent_invalid_scope"
@@ -234,7 +235,7 @@ func (e *Refusal) Text() string {
 func (e *Refusal) Unwrap() error { return e.Err }
 
 func refuse(status Status, reason Reason, format string, args ...any) error {
-	return &Refusal{Status: status, Reason: reason, Detail: fmt.Sprintf(format, args...)}
+	return &Refusal{Status: status, Reason: reason, Detail: strings.ToValidUTF8(fmt.Sprintf(format, args...), "\uFFFD")}
 }
 
 func refuseErr(status Status, reason Reason, err error) error {

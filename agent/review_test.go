@@ -68,7 +68,7 @@ func TestReviewEvidence(t *testing.T) {
 		at := time.Now()
 		for range 2 {
 			v, err = a.Acknowledge(t.Context(), owner(), bad.Evidence.Receipt)
-			if err != nil || v.Open || v.Verdict != agent.VerdictNeedsReview || v.By != string(agent.OriginOwnerCLI) || v.Acknowledged.Sub(at).Abs() > time.Millisecond || v.Next != "" {
+			if err != nil || v.Open || v.Verdict != agent.VerdictNeedsReview || v.By != "owner" || v.Acknowledged.Sub(at).Abs() > time.Millisecond || v.Next != "" {
 				t.Errorf("acknowledged %+v, %v", v, err)
 			}
 			time.Sleep(time.Minute)
@@ -124,7 +124,7 @@ func TestReviewOperation(t *testing.T) {
 		}
 		w.send(a, w.person(), agent.SendRequest{Message: "Cancel it"}, agent.StatusBlocked, agent.ReasonUnresolved)
 		turns := len(w.biz.sent())
-		if v, err = a.Acknowledge(t.Context(), owner(), r.Message); err != nil || v.Open || v.By != "owner_cli" || v.Acknowledged.IsZero() || v.Reason != "network" {
+		if v, err = a.Acknowledge(t.Context(), owner(), r.Message); err != nil || v.Open || v.By != "owner" || v.Acknowledged.IsZero() || v.Reason != "network" {
 			t.Errorf("acknowledged %+v, %v", v, err)
 		}
 		w.stillUnknown(a, r, "network")

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -50,6 +51,7 @@ type operation struct {
 	asking   *approval // the record by which the owner was asked last
 	asked    bool      // whether to approve was asked: a pre-confirmation is spent (AP-1)
 	decides  bool      // it goes on with what the owner approved by its record
+	tends    bool      // nobody waits for it
 	repeats  bool      // it asks what is asked already
 
 	stepUps   int
@@ -58,6 +60,7 @@ type operation struct {
 	rounds    int
 
 	message   *message
+	out       *message    // that has gone out, and whose end is not written down
 	open      *message    // another one, whose unknown outcome holds this one back (CV-4)
 	sentUnder *delegation // what its last attempt carried; nil: nothing
 	result    Result
@@ -90,9 +93,13 @@ func (a *Agent) Send(ctx context.Context, c Caller, req SendRequest) (Result, er
 	return op.finish(ctx, a.send(ctx, op))
 }
 
-// send is PO-5, the order of one send.
-func (a *Agent) send(ctx context.Context, op *operation) (err error) {
-	defer func() { a.leaveApproval(ctx, op, err) }()
+// send is one send, to its end.
+func (a *Agent) send(ctx context.Context, op *operation) error {
+	return a.leaveApproval(ctx, op, a.sendInOrder(ctx, op))
+}
+
+// sendInOrder is PO-5, the order of one send.
+func (a *Agent) sendInOrder(ctx context.Context, op *operation) error {
 	for _, ask := range []gate{
 		a.isAvailable,       // availability (PO-1)
 		a.isPreferred,       // preference (PO-2)
@@ -169,6 +176,10 @@ func (op *operation) finish(ctx context.Context, err error) (Result, error) {
 		if op.open != nil && r.Reason == ReasonUnresolved { // what is to be reconciled first
 			r.Message, r.Conversation = op.open.ID, op.open.Conversation
 		}
+	case op.out != nil: // what it came to is not in the journal: whoever recovers it counts it as unknown (RS-1)
+		r.Status, r.Reason, r.Detail = StatusUnknown, ReasonInterrupted, truncate(RedactText("it was sent, and what came of it could not be written down ("+err.Error()+
+			"): it is not known whether it was carried out. Do not repeat it by another route"), maxDescription)
+		r.Approval = nil
 	case ctx.Err() == nil:
 		return *r, err
 	case r.Authorization != nil && r.Authorization.State == authorizationPending: // DA-17
@@ -176,10 +187,18 @@ func (op *operation) finish(ctx context.Context, err error) (Result, error) {
 	case op.asking.waits(): // the program stops, and the question stays
 		r.Status, r.Reason, r.Detail = StatusApprovalRequired, ReasonApprovalRequired, "the program stopped before it was sent: it waits for the owner"
 		r.Approval = op.asking.view()
-	default: // CV-16: had anything been sent, it were a Refusal
-		r.Status, r.Reason = StatusCancelled, ReasonUserCancelled
+	default: // CV-16
+		r.Status, r.Reason = StatusCancelled, unsentBecause(ctx)
 	}
 	return *r, nil
+}
+
+// unsentBecause is why what was not sent is not sent any more by a caller who left.
+func unsentBecause(ctx context.Context) Reason {
+	if errors.Is(context.Cause(ctx), ErrStopping) {
+		return ReasonNeverSent
+	}
+	return ReasonUserCancelled
 }
 
 func (a *Agent) isAvailable(ctx context.Context, op *operation) error {
@@ -286,12 +305,50 @@ func (op *operation) scopes(ids []string) []Scope {
 	return out
 }
 
-// computeEffect is AD-5 and AD-9.
-func (a *Agent) computeEffect(_ context.Context, op *operation) error {
-	op.effect = EffectOf(op.req.Effect, op.req.Message, op.scopes(op.required))
+// computeEffect is AD-5 and AD-9. What a task says that a business could take for the
+// owner's word is no inspection, whatever it reads as (AD-2).
+func (a *Agent) computeEffect(ctx context.Context, op *operation) error {
+	elsewhere, err := a.scopesElsewhere(ctx, op)
+	if err != nil {
+		return err
+	}
+	op.effect = max(EffectOf(op.req.Effect, op.req.Message, op.scopes(op.required)), elsewhere(op.required))
+	if op.effect == EffectInspect && op.task != "" {
+		confirms, err := a.mayConfirm(ctx, op)
+		if err != nil {
+			return err
+		}
+		if confirms {
+			op.effect = EffectUnknown
+		}
+	}
 	op.result.Effect = &op.effect
-	op.exceeds = op.grant != nil && EffectOfScopes(op.scopes(op.grant.Scopes)) > op.effect
+	op.exceeds = op.grant != nil && max(EffectOfScopes(op.scopes(op.grant.Scopes)), elsewhere(op.grant.Scopes)) > op.effect
 	return nil
+}
+
+// mayConfirm is MayConfirm of a task's operation in the conversation that it goes on
+// with. What others sent there counts as more than a look, and what the owner was asked
+// about as such stays so.
+func (a *Agent) mayConfirm(ctx context.Context, op *operation) (confirms bool, err error) {
+	p := op.approved
+	switch {
+	case p != nil && p.Request.Effect == EffectUnknown:
+		return true, nil
+	case op.req.Conversation == "" || p != nil && p.Fresh:
+		return MayConfirm(op.req.Message, nil), nil
+	}
+	err = a.store.View(ctx, func(tx Tx) error {
+		sent, err := find[message](tx, Query{Principal: op.who.principal, Conversation: op.conversation.ID})
+		var in ConversationView
+		for _, m := range slices.Backward(sent) {
+			confirms = confirms || m.Task != op.task
+			in.Messages = append(in.Messages, messageView(m))
+		}
+		confirms = confirms || MayConfirm(op.req.Message, &in)
+		return err
+	})
+	return confirms, err
 }
 
 // admit is AD-1, in its order.

@@ -146,7 +146,7 @@ func (c Caller) mayAttach(z *authorization) error {
 // settled, with the reason; what somebody else polls, they settle.
 func (p *poller) resume(ctx context.Context, z *authorization) (*authorization, error) {
 	a, c := p.a, p.op.caller
-	if !a.now().Before(z.Deadline) {
+	if !a.now().Before(a.lasts(z)) {
 		if a.held(&z.Head) {
 			return z, nil
 		}

@@ -15,17 +15,18 @@ type Tending struct {
 	// Waiting tells whether a task still waits for the sign-in that it began (DA-9, RS-4).
 	// nil: every one does.
 	Waiting func(ctx context.Context, task string) bool
-	// Network is the network profile of a name, for the sign-ins of tasks that run under
-	// one: each goes on under its own, and one that there is no more has failed (RS-4,
-	// RS-5). nil: this program knows the default profile alone, and leaves the others to
+	// Network is the network profile of a name, for the sign-ins and approvals of tasks
+	// that run under one: each goes on under its own, and one that there is no more has
+	// failed (RS-4, RS-5). nil: this program knows the default profile alone, and leaves the others to
 	// those that do.
 	Network func(name string) *Network
 }
 
 // Tend keeps going what waits, until ctx ends: it polls pending sign-ins that
 // nobody else polls, those of before a restart too (RS-4), and sends what was
-// approved once the sign-in that it waited for is granted. What goes wrong is told
-// by Progress and tried again. It returns when what it began has ended: a poll under
+// approved, is not sent, and is nobody's at work: once the sign-in that it waited for
+// is granted, and again, with a pause that grows, if it could not be sent. What goes
+// wrong is told by Progress and tried again. It returns when what it began has ended: a poll under
 // way is finished, for its code may be spent by it, and what waits stays pending
 // (DA-17). The error is that of a malformed caller, or a *Refusal of one that is
 // not the owner's surface.
@@ -86,7 +87,7 @@ func (w *tender) look(ctx context.Context) error {
 		return err
 	}
 	var signIns []*authorization
-	var approvals []string
+	var approvals []*approval
 	err := w.a.store.View(ctx, func(tx Tx) (err error) {
 		signIns, err = find[authorization](tx, Query{Principal: w.Caller.Principal, States: []string{authorizationPending}})
 		if err == nil {
@@ -102,10 +103,10 @@ func (w *tender) look(ctx context.Context) error {
 			w.begin(ctx, z.ID, func(ctx context.Context) error { return w.signIn(ctx, c, z.ID) })
 		}
 	}
-	for _, id := range approvals {
-		w.begin(ctx, id, func(ctx context.Context) error {
-			return w.a.continueApproved(withNetwork(ctx, w.Caller), w.Tending, id)
-		})
+	for _, p := range approvals {
+		if c, ok := w.callerOf(p.Network); ok {
+			w.begin(ctx, p.ID, func(ctx context.Context) error { return w.a.continueApproved(withNetwork(ctx, c), c, p.ID) })
+		}
 	}
 	return nil
 }

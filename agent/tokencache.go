@@ -91,6 +91,7 @@ func (c *tokenCache) get(ctx context.Context, p Params, now func() time.Time, ke
 type statusCache struct {
 	mu     sync.Mutex
 	of     map[string]cachedStatus
+	anew   map[string]time.Time // when it was last asked for a refusal's sake
 	flight singleflight.Group
 }
 
@@ -103,6 +104,33 @@ func (c *statusCache) clear() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.of = nil
+}
+
+// askAnewEvery is how often at most a signer is asked anew in a StatusTTL for refusals
+// that go by what it said before: four times a second.
+const askAnewEvery = 240
+
+// mayAskAnew reports whether what is kept of a signer's status is not of just now, so
+// that what it would refuse is worth asking anew (PR-4), and takes down that it is.
+func (a *Agent) mayAskAnew(ctx context.Context, id *identity) bool {
+	n, err := networkOf(ctx)
+	if err != nil {
+		return false
+	}
+	key, now := id.cacheKey()+"\x00"+n.Name, a.now()
+	c := &a.status
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, then := range []time.Time{c.of[key].fetched, c.anew[key]} {
+		if age := now.Sub(then); age >= 0 && age < a.params.StatusTTL/askAnewEvery {
+			return false
+		}
+	}
+	if c.anew == nil {
+		c.anew = map[string]time.Time{}
+	}
+	c.anew[key] = now
+	return true
 }
 
 // signerStatusOf asks the signer, or takes an answer younger than StatusTTL. A

@@ -53,9 +53,7 @@ func (a *Agent) deliverMessage(ctx context.Context, op *operation) error {
 	op.caller.tell(Event{Kind: EventSending, Business: op.business.Card.Name})
 	reply, o, err := a.transmit(ctx, op, m)
 	switch {
-	case err != nil && m.Attempts == 0:
-		return err // nothing was sent
-	case err != nil:
+	case err != nil: // nothing was sent, or nothing that was carried out
 	case o.State == OutcomeReplied:
 		err = a.replied(ctx, op, m, reply)
 	case o.State == OutcomeAuthRequired:
@@ -65,7 +63,17 @@ func (a *Agent) deliverMessage(ctx context.Context, op *operation) error {
 	default:
 		err = a.unanswered(op, m, reply, o)
 	}
-	return takenOver(err)
+	return op.written(takenOver(err))
+}
+
+// written notes that the end of what was sent is written down, unless err says that it
+// could not be.
+func (op *operation) written(err error) error {
+	var r *Refusal
+	if err == nil || errors.Is(err, errAgain) || errors.As(err, &r) {
+		op.out = nil
+	}
+	return err
 }
 
 // takenOver is what it means that the end of what was sent could not be written
@@ -97,18 +105,31 @@ func (a *Agent) transmit(ctx context.Context, op *operation, m *message) (Reply,
 func (a *Agent) attempts(ctx context.Context, op *operation, m *message, reconciling bool) (Reply, Outcome, error) {
 	turn := Turn{Effect: m.Effect, ContextID: m.ContextID, Delegated: m.Grant != "", Reconciling: reconciling}
 	rejected, waited, rated, silent := false, false, 0, 0
+	stays, land := ctx, func() {} // once it is on its way: until it is known that nothing ran
+	defer func() { land() }()
+	flies := false
 	for {
-		token, reused, d, err := a.readyAgain(ctx, op, m, rejected, waited)
+		token, reused, d, err := a.readyAgain(stays, op, m, rejected, waited)
 		if err == nil {
 			err = a.markSending(op, m, turn.Reconciling)
 		}
 		switch {
 		case err != nil && turn.Reconciling: // CV-15
-			return Reply{}, Outcome{State: OutcomeUnknown, Reason: unknownBecause(ctx, err, or(m.Reason, ReasonStillProcessing))}, nil
+			return Reply{}, Outcome{State: OutcomeUnknown, Reason: unknownBecause(stays, err, or(m.Reason, ReasonStillProcessing))}, nil
 		case err != nil:
-			return a.neverSent(ctx, op, m, err)
+			return a.neverSent(stays, op, m, err)
 		}
-		reply, retryAfter, o := a.attempt(ctx, op, m, turn, token, d)
+		if !flies {
+			stays, land = op.outlast(ctx, m)
+			flies = true
+		}
+		if !m.Introduction {
+			op.out = m
+		}
+		reply, retryAfter, o := a.attempt(stays, op, m, turn, token, d)
+		if (o.ClearTokens || o.State == OutcomeRateLimited) && !turn.Reconciling { // nothing ran
+			op.out = nil
+		}
 		switch {
 		case o.ClearTokens:
 			a.tokenRefused(ctx, op.who, op.audience, reused)
@@ -124,8 +145,12 @@ func (a *Agent) attempts(ctx context.Context, op *operation, m *message, reconci
 				}
 				return reply, o, nil
 			}
-			if !a.pause(ctx, op, m, a.rateWait(retryAfter), "the business limits requests") {
-				o = Outcome{State: OutcomeCancelled, Reason: ReasonUserCancelled}
+			if !turn.Reconciling && ctx.Err() == nil { // nothing ran, and who asked is there
+				land()
+				stays, land, flies = ctx, func() {}, false
+			}
+			if !a.pause(stays, op, m, a.rateWait(retryAfter), "the business limits requests") {
+				o = Outcome{State: OutcomeCancelled, Reason: unsentBecause(stays)}
 				if turn.Reconciling {
 					o.State = OutcomeUnknown
 				}
@@ -139,8 +164,8 @@ func (a *Agent) attempts(ctx context.Context, op *operation, m *message, reconci
 			if silent == len(a.params.NoReplyWaits) {
 				return reply, Outcome{State: OutcomeUnknown, Reason: ReasonStillProcessing}, nil
 			}
-			if !a.pause(ctx, op, m, a.params.NoReplyWaits[silent], "the business has no answer yet") {
-				return reply, Outcome{State: OutcomeUnknown, Reason: whoLeft(ctx)}, nil
+			if !a.pause(stays, op, m, a.params.NoReplyWaits[silent], "the business has no answer yet") {
+				return reply, Outcome{State: OutcomeUnknown, Reason: whoLeft(stays)}, nil
 			}
 			silent++
 			waited = true
@@ -273,6 +298,10 @@ func (a *Agent) markSending(op *operation, m *message, reconciling bool) error {
 			}
 		}
 		m.Attempts++
+		if op.reconciling {
+			m.Reconciled, m.ReconciledBy = a.now(), op.actor
+			m.ReconciledConfirmed = op.approved != nil && op.approved.ID == ""
+		}
 		if m.State == messageUnknown {
 			return nil
 		}
@@ -280,7 +309,7 @@ func (a *Agent) markSending(op *operation, m *message, reconciling bool) error {
 		if m.Sent.IsZero() {
 			m.Sent = a.now()
 		}
-		op.conversation.State, op.conversation.Reason = conversationSending, ""
+		op.conversation.State, op.conversation.Reason, op.conversation.Authorization = conversationSending, "", ""
 		return nil
 	})
 }
@@ -320,8 +349,8 @@ func (a *Agent) neverSent(ctx context.Context, op *operation, m *message, cause 
 	case errors.Is(cause, errAgain):
 		state, reason = messageSuperseded, ReasonInsufficient
 	case ctx.Err() != nil:
-		state, reason = messageCancelled, ReasonUserCancelled
-		cause = refuse(StatusCancelled, ReasonUserCancelled, "nothing was sent")
+		state, reason = messageCancelled, unsentBecause(ctx)
+		cause = refuse(StatusCancelled, reason, "nothing was sent")
 	}
 	err := a.journal(op, m, func(Tx) error {
 		if m.Attempts > 0 { // an attempt before this one was refused
@@ -353,10 +382,11 @@ func (a *Agent) attempt(ctx context.Context, op *operation, m *message, turn Tur
 		Purpose: egress.Message, Method: "POST", URL: m.SendURL, Header: header, Body: []byte(m.Body),
 	})
 	if err != nil {
-		return Reply{}, "", ClassifyError(err, turn)
+		text := strings.Replace(err.Error(), ": "+string(egress.CodeOf(err))+": ", ": ", 1) // the reason stands beside it
+		return Reply{ErrorText: RedactText(text)}, "", ClassifyError(err, turn)
 	}
 	reply := ParseReply(resp.Status, resp.Header.Get("Content-Type"), resp.Header.Get("WWW-Authenticate"), resp.Body)
-	a.withhold(&reply, m.Principal)
+	a.withhold(&reply, m.Principal, m.Business)
 	return reply, resp.Header.Get("Retry-After"), Classify(reply, turn)
 }
 
@@ -426,7 +456,7 @@ func (a *Agent) stepUp(op *operation, m *message, s StepUp) error {
 		m.State = messageAuthRequired
 		m.release()
 		op.adoptContext(s.ContextID)
-		op.conversation.State = conversationAwaitingBusiness
+		op.conversation.State, op.conversation.Authorization = conversationAwaitingBusiness, ""
 		return nil
 	})
 	if err != nil {

@@ -161,7 +161,7 @@ func TestWatchIsOnesOwn(t *testing.T) {
 			t.Errorf("%+v", p)
 		}
 		for _, p := range alices.of(agent.KindProvider, "", "") {
-			if p.Actor != "owner_cli" {
+			if p.Actor != "owner" {
 				t.Errorf("alice is told of %+v", p)
 			}
 		}

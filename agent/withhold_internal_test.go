@@ -11,7 +11,7 @@ import (
 // DA-15: a code and a link are found however they are written; what is none of them
 // stays as it is.
 func TestWithheld(t *testing.T) {
-	var w withheld
+	w := withheld{home: "air.example.com"}
 	w.link("https://login.air.example.com/device?user_code=LXGM-QSTW", false)
 	w.link("https://login.air.example.com/device", true)
 	w.link("https://air.example.com/", true) // where the business is
@@ -96,11 +96,123 @@ func TestWithheldHowever(t *testing.T) {
 	}
 }
 
+// DA-15: a link is found by where it leads and by what is secret in it, and a code
+// behind escapes, tags and digits of other scripts.
+func TestWithheldInOtherSpellings(t *testing.T) {
+	const home = "https://evil.example"
+	found := func(s authorizationSecret, business string, text string) bool {
+		all := signIns{homes: map[string]string{"b-1": home}}
+		all.waiting = append(all.waiting, secretOf("b-1", or(business, home), s))
+		return strings.Contains(all.hide("b-1", text), Redacted)
+	}
+	path := authorizationSecret{VerificationURI: "https://evil.example/device", VerificationURIComplete: "https://evil.example/s/Kx83hd92kdQ"}
+	label := authorizationSecret{VerificationURI: "https://evil.example/device", VerificationURIComplete: "https://k7f3q9m2x8.login.evil.example/"}
+	bare := authorizationSecret{VerificationURI: "https://login.evil.example/"}
+	local := authorizationSecret{VerificationURI: "http://127.0.0.1:18900/link"}
+	short := authorizationSecret{VerificationURI: "https://evil.example/?d=1", VerificationURIComplete: "https://evil.example/x?c=12&d=3"}
+	code := authorizationSecret{VerificationURI: "https://evil.example/device", UserCode: "ZQXJ-4821", DeviceCode: "d"}
+	for text, s := range map[string]authorizationSecret{
+		"Open https://evil.example/s/Kx83hd92kdQ now": path, "evil.example//s/Kx83hd92kdQ": path, "https://evil.example/x/../s/Kx83hd92kdQ": path,
+		"https://evil.example./s/Kx83hd92kdQ": path, "https://www.evil.example/s/Kx83hd92kdQ": path, "https://evil.example:443/s/Kx83hd92kdQ": path,
+		`https://evil.example/s/Kx83hd92kd\u0051`: path, `\x4bx83hd92kdQ`: path, "K x 8 3 h d 9 2 k d Q": path, "evil.example/s/Kx83hd92kd%51": path,
+		"the end of it is kx83hd92kdq": path,
+
+		"https://evil.example./device": path, "http://EVIL.example:443//device/": path, "https://www.evil.example/x/../device?a=b": path, "(https://evil.example/./device)": path,
+		`https:\\evil.example\device`: path, "//evil.example/device.": path, "https:evil.example/device": path, "https://me@evil.example/%64evice": path,
+
+		"Open http://k7f3q9m2x8.login.evil.example/ now": label, "k7f3q9m2x8.login.evil.example": label, "K7F3-Q9M2-X8": label, "www.k7f3q9m2x8.login.evil.example.": label,
+		"http://login.evil.example:80": bare, "login.evil.example": bare, "https://www.login.evil.example./": bare,
+		"http://localhost:18900/link": local, "http://127.1.2.3/link": local, "http://[::1]:18900/link": local, "http://127.0.0.1.:18900/link": local,
+		"evil.example/?x=2&d=1": short, "http://www.evil.example/x": short,
+
+		`Z\u0051XJ-4821`: code, `\u005aQXJ-4821`: code, `Z\x51XJ-4821`: code, `Z\u{51}XJ-4821`: code, "Z%u0051XJ-4821": code, "Z<i></i>QXJ-4821": code,
+		"Z<b><i x='1'>QX</i></b>J-4821": code, "Z&lt;i&gt;QXJ-4821": code, `Z\u003ci\u003eQXJ-4821`: code, `Z\u00<i>51XJ-4821`: code, "ZQXJ-٤٨٢١": code, "🆉🆀🆇🅹-4821": code,
+		"🅩🅠🅧🅙-4➑➋1": code, "🇿🇶🇽🇯4821": code, "ᴢꞯxᴊ-4821": code,
+		"Z" + strings.Repeat("<", 20) + strings.Repeat(">", 20) + "QXJ-4821": code,
+		`<a href="https://evil.example/%64evice">`:                           code,
+	} {
+		if !found(s, "", text) {
+			t.Errorf("%q is left", text)
+		}
+	}
+	for text, s := range map[string]authorizationSecret{
+		"https://evil.example/": path, "https://evil.example/message:send": path, "https://evil.example/devices and device": path, "evil.example/device/help": path,
+		"https://air.example/device": path, "https://evil.example/device2": path, "evil.example and /device": path,
+		"https://login.evil.example/help": bare, "evil.example/": bare, "mylogin.evil.example": bare, "login and evil": bare,
+		"https://evil.example": short, "evil.example/?d=2": short, "http://localhost:18900/": local,
+		`a < b, c > d \u0041 <b>x</b> C:\x`: code, "4821": code, "login": label, "evil": label,
+	} {
+		if found(s, "", text) {
+			t.Errorf("%q is withheld", text)
+		}
+	}
+	// However hostile, all of it is read once.
+	for _, text := range []string{
+		strings.Repeat("evil.example/x/../", 1<<12), strings.Repeat("//", 1<<14), strings.Repeat("<", 1<<15), strings.Repeat("a.", 1<<14), strings.Repeat(`\u{`, 1<<13),
+	} {
+		found(path, "", text)
+	}
+}
+
+// DA-15: what a business picks as its code is taken out of its own words, and of others'
+// only where it can be nothing else.
+func TestCodesOfOthers(t *testing.T) {
+	hostile := func(s authorizationSecret) signIns {
+		s.VerificationURI = or(s.VerificationURI, "https://evil.example/device")
+		w := signIns{homes: map[string]string{"b-evil": "https://evil.example", "b-twin": "https://evil.example", "b-air": "https://air.example"}}
+		w.waiting = []signInSecret{secretOf("b-evil", w.homes["b-evil"], s)}
+		return w
+	}
+	for text, s := range map[string]authorizationSecret{
+		"LK 204 is on time today and runs to time.":          {UserCode: "time", DeviceCode: "time"},
+		"LK 204 Lisbon\u2013Oslo leaves at 09:40 UTC today.": {UserCode: "LK204Lisbon\u2013Osloleav"},
+		"It costs EUR 900.":                                  {UserCode: "EUR 900"},
+		"We cannot refund; refused.":                         {UserCode: "cannot", DeviceCode: "refused"},
+		"https://air.example/.well-known/agent-card.json":    {UserCode: "http", VerificationURI: "https://air.example/.well-known/agent-card.json"},
+		"https://air.example/":                               {UserCode: "https", VerificationURI: "https://air.example/"},
+		"The device is here.":                                {UserCode: "DEVICE"},
+		"ABCD EFGH":                                          {UserCode: "ABCD-EFGH"},
+		"XABCD-EFGH":                                         {UserCode: "ABCD-EFGH"},
+	} {
+		w := hostile(s)
+		if got := w.hide("b-air", text); got != text {
+			t.Errorf("%q: %q", text, got)
+		}
+		if got := w.of("b-air").hide(text); got != text { // as a reply is kept
+			t.Errorf("%q is kept as %q", text, got)
+		}
+	}
+	s := authorizationSecret{
+		UserCode: "ABCD-EFGH", DeviceCode: "device-code-of-no-shape", VerificationURI: "https://evil.example/device",
+		VerificationURIComplete: "https://evil.example/device?c=ABCD-EFGH",
+	}
+	w := hostile(s)
+	for text, want := range map[string]string{
+		"a ABCD-EFGH.": "a " + Redacted + ".",
+		"https://evil.example/device?c=ABCD-EFGH b": Redacted + " b",
+		"https://evil.example/device":               Redacted,
+		"'device-code-of-no-shape'":                 "'" + Redacted + "'",
+	} {
+		if got := w.hide("b-air", text); got != want {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+	}
+	for _, business := range []string{"b-evil", "b-twin", ""} { // of its own, under another id, and of nobody knows whom
+		if got := w.hide(business, "abcd efgh"); got != Redacted {
+			t.Errorf("%s: %q", business, got)
+		}
+	}
+	if got := w.of("b-twin").hide("abcd efgh"); got != Redacted {
+		t.Errorf("kept: %q", got)
+	}
+}
+
 // AP-1, AP-3: one approval is used once, by who holds it, for one message; again only for
 // the same message of which nothing ran.
 func TestUseApproval(t *testing.T) {
 	for name, c := range map[string]struct {
 		state, holder, sent string // of the approval; sent: id of the message that it was sent with
+		reason              Reason
 		wire, last          string // of that message
 		want                Reason // empty: it may be sent
 	}{
@@ -108,6 +220,7 @@ func TestUseApproval(t *testing.T) {
 		"approved, another holds it":    {state: ApprovalApproved, holder: "other", want: ReasonBusy},
 		"approved, nobody holds it":     {state: ApprovalApproved, holder: "-", want: ReasonBusy},
 		"pending":                       {state: ApprovalPending, want: ReasonApprovalOver},
+		"taken back":                    {state: ApprovalPending, reason: ReasonApproverRevoked, want: ReasonApproverRevoked},
 		"denied":                        {state: ApprovalDenied, want: ReasonApprovalDenied},
 		"expired":                       {state: ApprovalExpired, want: ReasonApprovalExpired},
 		"withdrawn":                     {state: ApprovalWithdrawn, want: ReasonApprovalOver},
@@ -126,7 +239,7 @@ func TestUseApproval(t *testing.T) {
 			tx := fakeTx{s: &fakeStore{records: map[string]Record{}}}
 			a := &Agent{}
 			op := &operation{who: &acting{principal: "alice"}, owner: "me"}
-			p := &approval{Head: Head{ID: "approval-1", Principal: "alice", State: c.state}, SentMessage: c.sent}
+			p := &approval{Head: Head{ID: "approval-1", Principal: "alice", State: c.state}, Reason: c.reason, SentMessage: c.sent}
 			if p.LeaseOwner = or(c.holder, "me"); c.holder == "-" {
 				p.LeaseOwner = ""
 			}
@@ -167,7 +280,7 @@ func TestWithholdFailsClosed(t *testing.T) {
 		Message: ReplyText{Text: "code", MessageID: "code", ContextID: "code"},
 		StepUp:  StepUp{Text: "code", ContextID: "code", TaskID: "code", MissingScopes: []string{"code"}}, ErrorText: "code", ErrorReason: "code",
 	}
-	a.withhold(&r, "alice")
+	a.withhold(&r, "alice", "b-1")
 	if got := fmt.Sprintf("%+v", r); strings.Contains(got, "code") {
 		t.Error(got)
 	}

@@ -24,6 +24,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -65,6 +67,9 @@ type Config struct {
 	// Look is how often an open dialog looks whether the approval was decided
 	// elsewhere; 0 is a second.
 	Look time.Duration
+	// Commands completes the commands of the owner's that a text of this package names,
+	// with what chooses the same agent on another terminal; nil: they stay as they are.
+	Commands func(string) string
 	// Log gets what goes wrong; nil: nowhere. No content of a request goes there.
 	Log *slog.Logger
 }
@@ -78,6 +83,7 @@ type Server struct {
 	work    sync.WaitGroup  // sends that the owner approved
 	mu      sync.Mutex
 	pending map[string]question // by the state that the client brings back
+	shown   map[string]bool     // approvals that were put into a dialog
 }
 
 // instructions are what a client may give its model about this server.
@@ -97,10 +103,13 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Look == 0 {
 		cfg.Look = time.Second
 	}
+	if cfg.Commands == nil {
+		cfg.Commands = func(text string) string { return text }
+	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{cfg: cfg, life: context.Background(), pending: map[string]question{}}
+	s := &Server{cfg: cfg, life: context.Background(), pending: map[string]question{}, shown: map[string]bool{}}
 	s.mcp = mcp.NewServer(&mcp.Implementation{Name: "pact", Title: "PACT personal agent", Version: cfg.Version}, &mcp.ServerOptions{
 		Instructions: instructions,
 		Capabilities: &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{}, Resources: &mcp.ResourceCapabilities{}},
@@ -142,26 +151,38 @@ func (s *Server) bound(next mcp.MethodHandler) mcp.MethodHandler {
 	}
 }
 
-// maxName is how much of a client's name is kept.
-const maxName = 40
+// maxName and maxNameBytes are how much of a client's name is kept.
+const (
+	maxName      = 40 // characters
+	maxNameBytes = 60
+)
 
-// clientName is the name of the program at the other end, as it gives it: it says who
-// acted in records, and decides nothing.
+// clientName is the name of the program at the other end, as it gives it, in whatever
+// script: it says who acted in records, and decides nothing. What is neither a letter, a
+// digit, a mark of one nor a usual sign stands in it as ?.
 func clientName(info *mcp.Implementation) string {
 	if info == nil {
 		return "unnamed"
 	}
-	name := strings.Map(func(r rune) rune {
+	var b strings.Builder
+	n := 0
+	for _, r := range info.Name {
 		switch {
-		case r >= '0' && r <= '9', r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', strings.ContainsRune("._- ", r):
-			return r
+		case r == utf8.RuneError, agent.Visible(string(r)) == "":
+			r = '?'
+		case unicode.In(r, unicode.L, unicode.M, unicode.Nd), strings.ContainsRune("._- ", r):
+		default:
+			r = '?'
 		}
-		return '?'
-	}, info.Name[:min(len(info.Name), maxName)])
-	if name = strings.TrimSpace(name); name == "" {
-		return "unnamed"
+		if n++; n > maxName || b.Len()+utf8.RuneLen(r) > maxNameBytes {
+			break
+		}
+		b.WriteRune(r)
 	}
-	return name
+	if name := strings.TrimSpace(b.String()); name != "" {
+		return name
+	}
+	return "unnamed"
 }
 
 // caller is the assistant: a task of the owner's for each assistant and business, so

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,6 +18,10 @@ import (
 // maxDialogs is how often one call asks: what was approved may have to be asked anew,
 // because a business wants more for it.
 const maxDialogs = 3
+
+// maxShown is how many approvals are put to the person in all. Beyond it the terminal is
+// left: who has asked so much wears a person down.
+const maxShown = 1000
 
 // maxPending is how many questions wait for a client that brings the answer back in
 // a call of its own.
@@ -82,7 +87,7 @@ func (s *Server) operate(ctx context.Context, req *mcp.CallToolRequest, in any, 
 	}
 	for err == nil && r.Status == agent.StatusApprovalRequired && r.Approval != nil && r.Approval.ID != "" && q.round < maxDialogs && s.asks(req) {
 		v, text, whole := s.dialog(ctx, req, r.Approval.ID)
-		if !whole {
+		if !whole || !s.first(v.ID) {
 			break
 		}
 		q = question{v.ID, v.Digest, string(call), q.round + 1}
@@ -91,7 +96,7 @@ func (s *Server) operate(ctx context.Context, req *mcp.CallToolRequest, in any, 
 		}
 		r, err = s.decide(ctx, req, q, s.elicit(ctx, req, v, text))
 	}
-	before := req.Params.Name == "reconcile"
+	earlier := req.Params.Name == "reconcile" // it is about a message that was sent before
 	switch {
 	case q.approval != "":
 		o, lost := s.follow(ctx, s.caller(req.ClientInfo(), ""), q.approval)
@@ -99,11 +104,53 @@ func (s *Server) operate(ctx context.Context, req *mcp.CallToolRequest, in any, 
 			s.cfg.Log.Info("what came of an approval cannot be told", "approval", q.approval, "error", errors.Join(err, lost))
 			lost = fmt.Errorf("it is not known what came of the owner's answer. Call follow_up with id %s; do not request it again", q.approval)
 		}
-		return finished(o, lost)
+		return finished(s.afterDialog(o), lost)
 	case err != nil:
-		return finished(outcomeOfError(err, before))
+		o, err := outcomeOfError(err, earlier)
+		if err == nil {
+			o = s.ready(ctx, req, o)
+		}
+		return finished(o, err)
 	}
-	return finished(outcomeOf(r, before), nil)
+	return finished(s.ready(ctx, req, s.afterDialog(outcomeOf(r, earlier))), nil)
+}
+
+// ready tells of an agent that can do nothing yet that it is so.
+func (s *Server) ready(ctx context.Context, req *mcp.CallToolRequest, o outcome) outcome {
+	switch agent.Status(o.Status) {
+	case agent.StatusBlocked, agent.StatusFailed:
+		if s.unenrolled(ctx, req) {
+			o.Next = "Nothing was carried out. " + notEnrolled
+		}
+	}
+	return o
+}
+
+// afterDialog tells of an approval that waits although a dialog was shown for it.
+func (s *Server) afterDialog(o outcome) outcome {
+	if o.Status == string(agent.StatusApprovalRequired) && o.Approval != nil && s.wasShown(o.Approval.ID) {
+		o.Next = "The owner was asked in a dialog, did not decide there, and is not asked there again. " + o.Next
+	}
+	return o
+}
+
+// first reports whether an approval was not put into a dialog yet, and takes down that
+// it is now: a person is asked once about one, and a program that calls again and again
+// wears nobody down.
+func (s *Server) first(approval string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.shown[approval] || len(s.shown) >= maxShown {
+		return false
+	}
+	s.shown[approval] = true
+	return true
+}
+
+func (s *Server) wasShown(approval string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.shown[approval]
 }
 
 // dialog is what the person is to decide, as the assistant may read it, for its program
@@ -114,9 +161,36 @@ func (s *Server) dialog(ctx context.Context, req *mcp.CallToolRequest, id string
 	if err != nil || v.State != agent.ApprovalPending && v.State != agent.ApprovalApproved {
 		return v, "", false
 	}
-	text = approvalText(clientName(req.ClientInfo()), v)
 	hide, err := s.withholder(ctx)
-	return v, text, err == nil && hide(text) == text && !strings.Contains(text, agent.Redacted)
+	if err != nil {
+		return v, "", false
+	}
+	card, err := s.cardElsewhere(ctx, req, v.Business)
+	if err != nil {
+		return v, "", false
+	}
+	var in agent.ConversationView
+	if v.Conversation != "" {
+		in, err = s.cfg.Agent.Conversation(ctx, s.caller(req.ClientInfo(), ""), v.Conversation)
+		if err != nil && !errors.Is(err, agent.ErrNotFound) {
+			return v, "", false
+		}
+	}
+	said, goesOn := agent.LastWords(in)
+	name := clientName(req.ClientInfo())
+	text = approvalText(name, v, card, "", goesOn)
+	whole = hide(v.Business, text) == text && !strings.Contains(text, agent.Redacted)
+	return v, approvalText(name, v, card, cleaner(hide).text(v.Business, said), goesOn), whole
+}
+
+// cardElsewhere is the host that a business's card came from, if it is another one than
+// the message goes to.
+func (s *Server) cardElsewhere(ctx context.Context, req *mcp.CallToolRequest, id string) (string, error) {
+	all, err := s.cfg.Agent.Businesses(ctx, s.caller(req.ClientInfo(), ""))
+	if i := slices.IndexFunc(all, func(b agent.BusinessView) bool { return b.ID == id }); i >= 0 {
+		return all[i].CardElsewhere(), err
+	}
+	return "", err
 }
 
 // asks reports whether the person can be asked at the client.
@@ -261,14 +335,16 @@ func form(text string) *mcp.ElicitParams {
 
 // approvalText is the whole of what is decided (AP-2): nothing is shortened and no
 // character hides. What others wrote is indented, so that it neither passes for this
-// text nor counts as markup.
-func approvalText(client string, v agent.ApprovalView) string {
+// text nor counts as markup. card is another host than the destination's that the
+// business's card came from, said what the business said last in the conversation that
+// it goes on with.
+func approvalText(client string, v agent.ApprovalView, card, said string, goesOn bool) string {
 	var b strings.Builder
 	say := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
 	quote := func(text string) {
 		say("")
-		for line := range strings.SplitSeq(text, "\n") {
-			say("    %s", agent.WrittenOut(line))
+		for _, line := range agent.WrittenOutLines(text) {
+			say("    %s", line)
 		}
 		say("")
 	}
@@ -281,10 +357,24 @@ func approvalText(client string, v agent.ApprovalView) string {
 	}
 	say("The whole message:")
 	quote(v.Message)
+	switch {
+	case v.Conversation == "":
+	case !goesOn:
+		say("It begins conversation %s.", v.Conversation)
+	case said == "":
+		say("It goes on with conversation %s, in which the business said nothing yet.", v.Conversation)
+	default:
+		say("It goes on with conversation %s, in which the business said last:", v.Conversation)
+		quote(said)
+	}
 	say("To the business that calls itself:")
 	quote(v.BusinessName)
 	say("At:")
 	quote(v.Destination)
+	if card != "" {
+		say("What it says of itself and of its permissions comes from another host:")
+		quote(card)
+	}
 	say("Effect: %s", v.Effect)
 	permissions := func(title string, scopes []agent.Scope) {
 		if len(scopes) == 0 {
@@ -301,6 +391,27 @@ func approvalText(client string, v agent.ApprovalView) string {
 	permissions("Permissions:", v.Permissions)
 	if v.Exceeds {
 		permissions("The token that goes with it can do more than this needs:", v.TokenPermissions)
+	}
+	if v.State != agent.ApprovalPending {
+		say("State: %s already, and not sent yet", v.State)
+	}
+	if v.Reason != "" {
+		say("Reason: %s", v.Reason)
+	}
+	say("Asked for by: %q", v.Actor)
+	at := func(what string, t time.Time) {
+		if !t.IsZero() {
+			say("%s: %s", what, t.UTC().Format(time.RFC3339))
+		}
+	}
+	at("Asked", v.Created)
+	at("Expires", v.Expires)
+	if v.DecidedBy != "" {
+		at("Decided", v.Decided)
+		say("Decided by: %q", v.DecidedBy)
+	}
+	if v.Authorization != "" {
+		say("It waits for the sign-in: %s", v.Authorization)
 	}
 	say("SHA-256: %s", v.Digest)
 	say("Approval: %s", v.ID)

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -357,6 +358,90 @@ func TestAskedOnce(t *testing.T) {
 		if res, out := c.call("request_change", change); asked != 1 || out["status"] != "local_approval_required" {
 			t.Errorf("%s: asked %d times: %s", revision, asked, textOf(res))
 		}
+	}
+}
+
+// TestDialogOnce: an approval is put into a dialog once. What was put away there stays for
+// the terminal, which is named, and no number of calls asks again.
+func TestDialogOnce(t *testing.T) {
+	for _, action := range []string{"decline", "cancel"} {
+		for _, revision := range revisions {
+			f := newFake()
+			asked := 0
+			var one *agent.Result
+			f.send = func(req agent.SendRequest) (agent.Result, error) {
+				if one == nil {
+					r := f.ask(req)
+					one = &r
+				}
+				return *one, nil
+			}
+			c := f.connect(t, revision, true, answers(func(*mcp.ElicitRequest) (*mcp.ElicitResult, error) {
+				asked++
+				return &mcp.ElicitResult{Action: action}, nil
+			}))
+			for range 30 {
+				res, out := c.call("request_change", change)
+				next, _ := out["next"].(string)
+				if asked != 1 || out["status"] != "local_approval_required" ||
+					!strings.Contains(next, "not asked there again") || !strings.Contains(next, "pactctl approvals approve approval-0000000000000001") {
+					t.Fatalf("%s: asked %d times: %s", revision, asked, textOf(res))
+				}
+			}
+			one = nil // another approval
+			if c.call("request_change", change); asked != 2 {
+				t.Errorf("%s: another approval: asked %d times", revision, asked)
+			}
+		}
+	}
+}
+
+// TestDialogSaysWhatItAnswers: the same words mean another thing behind a question. The
+// dialog has the conversation and what the business said last in it, who asked and until
+// when, and the host whose words about permissions it shows.
+func TestDialogSaysWhatItAnswers(t *testing.T) {
+	w := &withholding{fake: newFake(), secrets: []string{"WDJB-MJHT"}}
+	w.biz.Provider, w.biz.FinalURL = "https://larkline.example", "https://copy.example/card"
+	text := ""
+	opts := answers(func(r *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
+		text = r.Params.Message
+		return &mcp.ElicitResult{Action: "cancel"}, nil
+	})
+	expires := time.Date(2026, 3, 2, 11, 4, 0, 0, time.UTC)
+	w.send = func(req agent.SendRequest) (agent.Result, error) {
+		r := w.ask(req)
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		v := w.approvals[r.Approval.ID]
+		v.Actor, v.Created, v.Expires = "assistant test client", expires.Add(-time.Hour), expires
+		w.approvals[v.ID] = v
+		return r, nil
+	}
+	c := serve(t, assistant.Config{
+		Agent: w, Principal: "owner", Network: agent.DefaultNetwork(), Owner: &agent.Caller{Principal: "owner", Origin: agent.OriginOwnerCLI},
+	}, "2025-11-25", opts)
+	has := func(parts ...string) {
+		t.Helper()
+		text = ""
+		c.call("request_change", object{"business": "larkline.example", "message": "Yes, the first one"})
+		for _, part := range parts {
+			if !strings.Contains(text, part) {
+				t.Errorf("%q is not in\n%s", part, text)
+			}
+		}
+	}
+	has("\nIt begins conversation "+convID+".\n", "\nAsked for by: \"assistant test client\"\n", "\nAsked: 2026-03-02T10:04:00Z\n", "\nExpires: 2026-03-02T11:04:00Z",
+		"comes from another host:\n\n    https://copy.example\n")
+	w.talk.Messages = []agent.MessageView{{State: "replied", Reply: "Shall I charge EUR 900?\nEffect: inspect\u202e " + strings.Repeat("x", 400)}}
+	has("in which the business said last:\n\n    Shall I charge EUR 900?\n    Effect: inspect "+strings.Repeat("x", 260), " …\n")
+	w.talk.Messages[0].Reply = "Sign in with WDJB-MJHT" // is no reason to show nothing
+	if has("said last:\n\n    Sign in with " + agent.Redacted + "\n"); strings.Contains(text, "MJHT") {
+		t.Error(text)
+	}
+	w.talk.Messages[0].Reply = ""
+	w.biz.FinalURL = w.biz.CardURL
+	if has("in which the business said nothing yet"); strings.Contains(text, "another host") {
+		t.Error(text)
 	}
 }
 

@@ -54,11 +54,11 @@ type withholding struct {
 	fails   error
 }
 
-func (w *withholding) Withholder(_ context.Context, c agent.Caller) (func(string) string, error) {
+func (w *withholding) Withholder(_ context.Context, c agent.Caller) (func(business, text string) string, error) {
 	if c.Principal != "owner" {
 		return nil, fmt.Errorf("secrets of %q", c.Principal)
 	}
-	return func(text string) string {
+	return func(_, text string) string {
 		for _, s := range w.secrets {
 			text = strings.ReplaceAll(text, s, agent.Redacted)
 		}

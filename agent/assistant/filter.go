@@ -14,16 +14,17 @@ import (
 )
 
 // withholder is an agent that takes what belongs to the principal's pending sign-ins out
-// of a text. What a running agent answers to a task went through that there.
+// of a text of a business (its id; empty: nobody knows whose). What a running agent answers
+// to a task went through that there.
 type withholder interface {
-	Withholder(context.Context, agent.Caller) (func(text string) string, error)
+	Withholder(context.Context, agent.Caller) (func(business, text string) string, error)
 }
 
-func (s *Server) withholder(ctx context.Context) (func(text string) string, error) {
+func (s *Server) withholder(ctx context.Context) (func(business, text string) string, error) {
 	if a, ok := s.cfg.Agent.(withholder); ok {
 		return a.Withholder(ctx, s.caller(nil, ""))
 	}
-	return func(text string) string { return text }, nil
+	return func(_, text string) string { return text }, nil
 }
 
 // filter is the last thing that sees a result before the assistant does: what belongs
@@ -32,7 +33,7 @@ func (s *Server) withholder(ctx context.Context) (func(text string) string, erro
 func (s *Server) filter(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 		res, err := next(ctx, method, req)
-		hide, failed := func(text string) string { return text }, error(nil)
+		hide, failed := func(_, text string) string { return text }, error(nil)
 		switch method {
 		case "tools/call", "resources/list", "resources/read": // the others tell of this server alone
 			hide, failed = s.withholder(context.WithoutCancel(ctx))
@@ -43,7 +44,7 @@ func (s *Server) filter(next mcp.MethodHandler) mcp.MethodHandler {
 		}
 		c := cleaner(hide)
 		if err != nil {
-			if clean := c.text(err.Error()); clean != err.Error() {
+			if clean := c.text("", err.Error()); clean != err.Error() {
 				return nil, errors.New(clean)
 			}
 			return nil, err
@@ -64,11 +65,11 @@ func (s *Server) filter(next mcp.MethodHandler) mcp.MethodHandler {
 				if !ok {
 					return nil, fmt.Errorf("a result of %T, which no tool makes", content)
 				}
-				r.Content[i] = &mcp.TextContent{Text: c.text(t.Text)}
+				r.Content[i] = &mcp.TextContent{Text: c.text("", t.Text)}
 			}
 		case *mcp.ListResourcesResult:
 			for _, l := range r.Resources {
-				l.Name, l.Description, l.URI = own.text(l.Name), own.text(l.Description), own.text(l.URI)
+				l.Name, l.Description, l.URI = own.text("", l.Name), own.text("", l.Description), own.text("", l.URI)
 			}
 		case *mcp.ReadResourceResult:
 			for _, content := range r.Contents {
@@ -87,14 +88,14 @@ func (s *Server) filter(next mcp.MethodHandler) mcp.MethodHandler {
 var signInLink = regexp.MustCompile(`(?i)\b[a-z][a-z0-9+.-]*://[^\s"'<>]*(?:user|device)_?code[^\s"'<>]*`)
 
 // cleaner cleans results of what hide knows, and of what looks like a secret.
-type cleaner func(text string) string
+type cleaner func(business, text string) string
 
-func (hide cleaner) text(s string) string { return agent.RedactText(hide.known(s)) }
+func (hide cleaner) text(business, s string) string { return agent.RedactText(hide.known(business, s)) }
 
 // known is text without what nobody sees, for a secret must not hide behind that, and
 // without what is known to be one.
-func (hide cleaner) known(s string) string {
-	return signInLink.ReplaceAllString(hide(agent.Visible(s)), agent.Redacted)
+func (hide cleaner) known(business, s string) string {
+	return signInLink.ReplaceAllString(hide(business, agent.Visible(s)), agent.Redacted)
 }
 
 // json cleans the strings of a document, and redacts it by its keys (RD-1).
@@ -107,7 +108,7 @@ func (hide cleaner) json(v any) (json.RawMessage, error) {
 	if err := json.Unmarshal(data, &doc); err != nil {
 		return nil, fmt.Errorf("decode the result: %w", err)
 	}
-	if data, err = json.Marshal(agent.Redact(hide.each("", doc))); err != nil {
+	if data, err = json.Marshal(agent.Redact(hide.each("", "", doc))); err != nil {
 		return nil, fmt.Errorf("encode the result: %w", err)
 	}
 	return data, nil
@@ -119,22 +120,29 @@ func (hide cleaner) json(v any) (json.RawMessage, error) {
 var ours = []string{"id", "status", "reason", "next", "effect", "business", "conversation", "state", "verdict", "meaning", "message", "profile"}
 
 // own cleans those.
-var own = cleaner(func(text string) string { return text })
+var own = cleaner(func(_, text string) string { return text })
 
-func (hide cleaner) each(member string, v any) any {
+// each cleans a value that is a member's, and about a business as far as what it is in
+// tells.
+func (hide cleaner) each(business, member string, v any) any {
 	switch v := v.(type) {
 	case string:
 		if slices.Contains(ours, member) {
-			return own.known(v)
+			return own.known("", v)
 		}
-		return hide.known(v)
+		return hide.known(business, v)
 	case []any:
 		for i := range v {
-			v[i] = hide.each(member, v[i])
+			v[i] = hide.each(business, member, v[i])
 		}
 	case map[string]any:
+		if id, ok := v["business"].(string); ok && id != "" {
+			business = id
+		} else if id, ok := v["id"].(string); ok && v["cardUrl"] != nil {
+			business = id // it is a business
+		}
 		for k := range v {
-			v[k] = hide.each(k, v[k])
+			v[k] = hide.each(business, k, v[k])
 		}
 	}
 	return v

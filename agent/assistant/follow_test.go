@@ -1,6 +1,7 @@
 package assistant_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"strings"
@@ -148,8 +149,10 @@ func TestReconcileTells(t *testing.T) {
 func TestAskConfirmsNothing(t *testing.T) {
 	const remote = "owner task assistant:test client " + bizID
 	turn := func(actor string, e agent.Effect) []agent.MessageView {
-		return []agent.MessageView{{ID: "m", State: "replied", Effect: e, Actor: actor, Reply: "Shall I? Say yes."}}
+		return []agent.MessageView{{ID: "m", State: "replied", Effect: e, Actor: actor, Reply: "You have two."}}
 	}
+	asked := turn("assistant test client", agent.EffectInspect)
+	asked[0].Reply = "Shall I cancel both?"
 	for name, test := range map[string]struct {
 		messages []agent.MessageView
 		says     string
@@ -157,6 +160,8 @@ func TestAskConfirmsNothing(t *testing.T) {
 	}{
 		"its own, a look":            {turn("assistant test client", agent.EffectInspect), "Show the second one?", true},
 		"its own, by a running one":  {turn(remote, agent.EffectInspect), "Show the second one?", true},
+		"its own, that asks":         {asked, "Show the second one?", false},
+		"its own, a yes that looks":  {turn("assistant test client", agent.EffectInspect), "Yes, I see", false},
 		"its own, a bare question":   {turn("assistant test client", agent.EffectInspect), "Yes, go ahead with it, ok?", false},
 		"the owner's":                {turn("owner_cli", agent.EffectInspect), "Show the second one?", false},
 		"another assistant's":        {turn("assistant other", agent.EffectInspect), "Show the second one?", false},
@@ -318,5 +323,83 @@ func TestMarked(t *testing.T) {
 			t.Fatal(err)
 		}
 		look(uri, doc)
+	}
+}
+
+// unready is an agent whose profile nobody enrolled.
+type unready struct {
+	*fake
+	policy agent.PolicyView
+}
+
+func (u *unready) Policy(context.Context, agent.Caller) (agent.PolicyView, error) {
+	return u.policy, nil
+}
+
+func (u *unready) Businesses(context.Context, agent.Caller) ([]agent.BusinessView, error) {
+	return nil, nil
+}
+
+// TestUnenrolled: an agent that can do nothing for nobody enrolled its profile says so,
+// for it may be another than its owner means; one that is switched off does not.
+func TestUnenrolled(t *testing.T) {
+	for name, test := range map[string]struct {
+		policy agent.PolicyView
+		says   bool
+	}{
+		"never enrolled": {agent.PolicyView{Reason: agent.ReasonDisabledInSettings}, true},
+		"no signer":      {agent.PolicyView{Reason: agent.ReasonIdentityNotSet, Enabled: true, Preference: agent.PreferPACT}, true},
+		"switched off":   {agent.PolicyView{Reason: agent.ReasonDisabledInSettings, By: "owner"}, false},
+		"ready":          {agent.PolicyView{Available: true}, false},
+	} {
+		u := &unready{newFake(), test.policy}
+		c := serve(t, assistant.Config{Agent: u, Principal: "owner", Network: agent.DefaultNetwork()}, "2025-11-25", nil)
+		for tool, args := range map[string]object{
+			"ask": {"business": "unknown.example", "message": "What is on?"}, "request_change": {"business": "b-1", "message": "Cancel it"},
+			"discover_business": {"business": "unknown.example"}, "list_businesses": {},
+		} {
+			if res, _ := c.call(tool, args); strings.Contains(textOf(res), "not enrolled with a signer") != test.says {
+				t.Errorf("%s: %s: %s", name, tool, textOf(res))
+			}
+		}
+	}
+}
+
+// gone is an agent that cannot be reached from some step on.
+type gone struct {
+	*fake
+	discovers bool
+}
+
+func (g *gone) Discover(ctx context.Context, c agent.Caller, req agent.DiscoverRequest) (agent.BusinessView, error) {
+	if g.discovers {
+		return g.fake.Discover(ctx, c, req)
+	}
+	return agent.BusinessView{}, errors.New("no agent answers")
+}
+
+func (*gone) Send(context.Context, agent.Caller, agent.SendRequest) (agent.Result, error) {
+	return agent.Result{}, errors.New("no agent answers")
+}
+
+func (*gone) Conversation(context.Context, agent.Caller, string) (agent.ConversationView, error) {
+	return agent.ConversationView{}, errors.New("no agent answers")
+}
+
+// TestNothingRan: where the agent went before anything can have been sent, the assistant
+// is told that nothing was; where it may have gone later, that nobody knows.
+func TestNothingRan(t *testing.T) {
+	for _, discovers := range []bool{false, true} {
+		c := serve(t, assistant.Config{Agent: &gone{newFake(), discovers}, Principal: "owner", Network: agent.DefaultNetwork()}, "2025-11-25", nil)
+		for tool, args := range map[string]object{
+			"ask": {"business": "larkline.example", "message": "What is booked?"}, "request_change": {"business": "larkline.example", "message": "Cancel it"},
+			"reconcile": {"conversation": convID},
+		} {
+			res, _ := c.call(tool, args)
+			text, nothing := textOf(res), !discovers || tool == "reconcile"
+			if strings.Contains(text, "nothing was sent") != nothing || strings.Contains(text, "not known how far") == nothing {
+				t.Errorf("discovers %v: %s: %s", discovers, tool, text)
+			}
+		}
 	}
 }

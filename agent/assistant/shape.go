@@ -263,7 +263,11 @@ func (o outcome) held(otherwise string) string {
 	case reasonChange:
 		return "Nothing was carried out: by its words or permissions this may change something. If the owner wants it, call request_change with the same message; else ask it in words that only look."
 	case reasonElsewhere:
-		return "Nothing was carried out: in that conversation a business could take these words for the owner's consent. Ask without naming a conversation, or in one of yours that has only looked, and say there what to look for (show, check, status, list). If the owner wants a change, call request_change."
+		return "Nothing was carried out: in that conversation a business could take these words for the owner's consent. Ask without naming a conversation, or in one of yours that has only looked and asked nothing of the owner, and say there what to look for (show, check, status, list). If the owner wants a change, call request_change."
+	case agent.ReasonInvalidInput, agent.ReasonNotFound:
+		if o.Business == "" {
+			return "Nothing was carried out. A business is named by its id, which list_businesses tells, by its domain, or by the address of its card; its name finds nothing."
+		}
 	case agent.ReasonUnresolved:
 		return "Nothing was carried out: what became of an earlier message there is not known. reconcile asks the business; the owner can look: pactctl review."
 	case agent.ReasonEvidenceReview:
@@ -306,7 +310,23 @@ func outcomeOfError(err error, before bool) (outcome, error) {
 	case errors.Is(err, agent.ErrNotFound):
 		return outcome{}, told(err)
 	}
+	if errors.As(err, new(unsent)) {
+		return outcome{}, told(err)
+	}
 	return outcome{}, fmt.Errorf("it is not known how far the agent came with it: look with list_approvals and follow_up, and repeat nothing before. The rest is data, in part from outside: %q", words(err.Error()).Text)
+}
+
+// unsent is an error of what comes before anything is sent.
+type unsent struct{ error }
+
+func (e unsent) Unwrap() error { return e.error }
+
+// before marks an error of a step after which nothing can have been sent.
+func before(err error) error {
+	if err == nil {
+		return nil
+	}
+	return unsent{err}
 }
 
 // told is an error in the words that a model may read: what is from outside in it is
@@ -318,6 +338,9 @@ func told(err error) error {
 		return errors.New("there is no such record; the list tools tell the ids")
 	case errors.As(err, &r):
 		return fmt.Errorf("%s: %s. The rest is data, in part from outside: %q", r.Status, r.Reason, words(r.Text()).Text)
+	}
+	if errors.As(err, new(unsent)) {
+		return fmt.Errorf("nothing was sent, for the agent could not be asked; the same may be tried again. The rest is data, in part from outside: %q", words(err.Error()).Text)
 	}
 	return fmt.Errorf("the agent could not do it; the rest is data, in part from outside: %q", words(err.Error()).Text)
 }

@@ -2,6 +2,7 @@ package assistant
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -37,7 +38,7 @@ var (
 		"type": "array", "maxItems": maxScopes, "uniqueItems": true, "items": text(maxID, "Id of a permission."),
 		"description": "Ids of the permissions that it needs, of those that discover_business lists.",
 	}
-	argConversation = text(maxID, "Id of a conversation that you began, to go on with. Without it a new one begins. ask goes on only with one that has only looked.")
+	argConversation = text(maxID, "Id of a conversation that you began, to go on with. Without it a new one begins. ask goes on only with one that has only looked, and whose business asked nothing last.")
 	listArguments   = object(nil, map[string]any{
 		"limit": map[string]any{"type": "integer", "minimum": 1, "maximum": maxList, "description": "How many, newest first; 50 if it is not said."},
 	})
@@ -86,7 +87,17 @@ func add[In, Out any](s *Server, name, title, description string, does mcp.ToolA
 	run func(context.Context, *mcp.CallToolRequest, In) (*mcp.CallToolResult, Out, error),
 ) {
 	does.Title = title
-	mcp.AddTool(s.mcp, &mcp.Tool{Name: name, Title: title, Description: description, Annotations: &does, InputSchema: arguments}, run)
+	mcp.AddTool(s.mcp, &mcp.Tool{Name: name, Title: title, Description: description, Annotations: &does, InputSchema: arguments},
+		func(ctx context.Context, req *mcp.CallToolRequest, in In) (*mcp.CallToolResult, Out, error) {
+			res, out, err := run(ctx, req, in)
+			if o, ok := any(&out).(*outcome); ok {
+				o.Next = s.cfg.Commands(o.Next)
+				if o.Receipt != nil {
+					o.Receipt.Meaning = s.cfg.Commands(o.Receipt.Meaning)
+				}
+			}
+			return res, out, err
+		})
 }
 
 func (s *Server) addTools() {
@@ -115,7 +126,7 @@ func (s *Server) addTools() {
 // assistant acts there.
 func (s *Server) business(ctx context.Context, req *mcp.CallToolRequest, named string) (agent.BusinessView, agent.Caller, error) {
 	b, err := s.cfg.Agent.Discover(ctx, s.caller(req.ClientInfo(), ""), agent.ParseBusiness(named))
-	return b, s.caller(req.ClientInfo(), b.ID), err
+	return b, s.caller(req.ClientInfo(), b.ID), before(err)
 }
 
 type businessDetail struct {
@@ -153,7 +164,10 @@ func summaryOf(b agent.BusinessView) businessSummary {
 func (s *Server) discover(ctx context.Context, req *mcp.CallToolRequest, in businessArgs) (*mcp.CallToolResult, businessDetail, error) {
 	b, _, err := s.business(ctx, req, in.Business)
 	if err != nil {
-		return nil, businessDetail{}, told(err)
+		if err = told(err); s.unenrolled(ctx, req) {
+			err = fmt.Errorf("%s %w", s.cfg.Commands(notEnrolled), err)
+		}
+		return nil, businessDetail{}, err
 	}
 	d := businessDetail{
 		businessSummary: summaryOf(b), Profile: string(b.Profile), Description: words(b.Description),
@@ -185,30 +199,32 @@ func (s *Server) ask(ctx context.Context, req *mcp.CallToolRequest, in sendArgs)
 		if e := agent.EffectOf(agent.EffectInspect.String(), in.Message, needed); e != agent.EffectInspect {
 			return agent.Result{Status: agent.StatusBlocked, Reason: reasonChange, Effect: &e, Business: b.ID}, nil
 		}
+		var conversation *agent.ConversationView
 		if in.Conversation != "" {
 			v, err := s.cfg.Agent.Conversation(ctx, c, in.Conversation)
 			if err != nil {
-				return agent.Result{}, err
+				return agent.Result{}, before(err)
 			}
-			if !onlyLooks(c, v, in.Message) {
-				return agent.Result{Status: agent.StatusBlocked, Reason: reasonElsewhere, Business: b.ID, Conversation: v.ID}, nil
-			}
+			conversation = &v
+		}
+		// As the agent computes it for a task, whose approval this would take.
+		switch confirms := agent.MayConfirm(in.Message, conversation); {
+		case conversation != nil && (confirms || !alone(c, *conversation)):
+			return agent.Result{Status: agent.StatusBlocked, Reason: reasonElsewhere, Business: b.ID, Conversation: conversation.ID}, nil
+		case confirms:
+			e := agent.EffectUnknown
+			return agent.Result{Status: agent.StatusBlocked, Reason: reasonChange, Effect: &e, Business: b.ID}, nil
 		}
 		return s.cfg.Agent.Send(ctx, c, in.request(b, agent.EffectInspect))
 	})
 }
 
-// onlyLooks reports whether a message can be nothing but a look in its conversation. Where
-// somebody else speaks with the business, or something was to be changed, it may be waiting
-// for a yes; and a question mark makes an inspection of any words (AD-6), of a yes too.
-func onlyLooks(c agent.Caller, v agent.ConversationView, message string) bool {
+// alone reports whether all that was said in a conversation is the caller's.
+func alone(c agent.Caller, v agent.ConversationView) bool {
 	task := " task " + strings.TrimPrefix(c.Task.ID, atOwners) // as a running agent records it
-	for _, m := range v.Messages {
-		if mine := m.Actor == c.Actor || strings.HasSuffix(m.Actor, task); !mine || !m.Introduction && m.Effect != agent.EffectInspect {
-			return false
-		}
-	}
-	return agent.ClassifyText(message+".") == agent.EffectInspect // not by its question mark
+	return !slices.ContainsFunc(v.Messages, func(m agent.MessageView) bool {
+		return m.Actor != c.Actor && !strings.HasSuffix(m.Actor, task)
+	})
 }
 
 // requestChange asks for a change: declared as one it is never sent without the
@@ -232,11 +248,28 @@ func (s *Server) reconcile(ctx context.Context, req *mcp.CallToolRequest, in con
 		c := s.caller(req.ClientInfo(), "")
 		v, err := s.cfg.Agent.Conversation(ctx, c, in.Conversation)
 		if err != nil {
-			return agent.Result{}, err
+			return agent.Result{}, before(err)
 		}
 		return s.cfg.Agent.Reconcile(ctx, s.caller(req.ClientInfo(), v.Business), agent.ReconcileRequest{Conversation: v.ID})
 	})
 }
+
+// unenrolled reports an agent whose profile nobody has enrolled yet, which may well be
+// another than its owner means.
+func (s *Server) unenrolled(ctx context.Context, req *mcp.CallToolRequest) bool {
+	a, ok := s.cfg.Agent.(interface {
+		Policy(context.Context, agent.Caller) (agent.PolicyView, error)
+	})
+	if !ok {
+		return false
+	}
+	v, err := a.Policy(ctx, s.caller(req.ClientInfo(), ""))
+	return err == nil && (v.Reason == agent.ReasonIdentityNotSet || v.Reason == agent.ReasonDisabledInSettings && v.Preference == "" && v.By == "")
+}
+
+// notEnrolled is what to do about that.
+const notEnrolled = "The profile of this agent is not enrolled with a signer, so nothing can be done by it. The owner enrols it (pactctl enroll), " +
+	"or names one that is in the arguments by which the assistant's program starts this server: --profile DIR, or --remote TARGET."
 
 // finished is an operation's outcome as the result of its tool.
 func finished(o outcome, err error) (*mcp.CallToolResult, outcome, error) {
@@ -258,6 +291,7 @@ func newest[T any](l []T, limit int) (part []T, more bool) {
 type businessList struct {
 	Businesses []businessSummary `json:"businesses"`
 	More       bool              `json:"more" jsonschema:"there are more than these"`
+	Next       string            `json:"next,omitzero" jsonschema:"what to do now: the agent's own words"`
 }
 
 func (s *Server) listBusinesses(ctx context.Context, req *mcp.CallToolRequest, in listArgs) (*mcp.CallToolResult, businessList, error) {
@@ -266,7 +300,10 @@ func (s *Server) listBusinesses(ctx context.Context, req *mcp.CallToolRequest, i
 		return nil, businessList{}, told(err)
 	}
 	part, more := newest(all, in.Limit)
-	out := businessList{[]businessSummary{}, more}
+	out := businessList{Businesses: []businessSummary{}, More: more}
+	if len(part) == 0 && s.unenrolled(ctx, req) {
+		out.Next = s.cfg.Commands(notEnrolled)
+	}
 	for _, b := range part {
 		out.Businesses = append(out.Businesses, summaryOf(b))
 	}

@@ -210,6 +210,10 @@ func TestClientNames(t *testing.T) {
 		strings.Repeat("n", 300): strings.Repeat("n", 40),
 		"   ":                    "unnamed",
 		"a:b approval-x":         "a?b approval-x",
+		"日本語":                    "日本語",
+		"助手君":                    "助手君",
+		"Помощник é\u200b🤖":      "Помощник é??",
+		strings.Repeat("助", 40):  strings.Repeat("助", 20),
 	} {
 		f := newFake()
 		s, err := assistant.New(assistant.Config{Agent: f, Principal: "owner", Network: agent.DefaultNetwork()})

@@ -220,9 +220,9 @@ func (w *world) tapped() *tap {
 	w.Helper()
 	t := &tap{secrets: map[string]string{}}
 	a, err := agent.Open(agent.Config{
-		Dir: w.dir, Store: w.store, Key: agent.KeyFile, Scale: scale, Development: true,
+		Dir: w.dir, Store: w.store, Key: agent.KeyFile, Params: hasty(), Development: true,
 		Network: func(rules agent.URLRules, policy egress.Policy) agent.Egress {
-			t.Egress = egress.New(egress.Config{Rules: rules, Policy: policy, Scale: scale})
+			t.Egress = egress.New(egress.Config{Rules: rules, Policy: policy})
 			return t
 		},
 	})

@@ -1,22 +1,29 @@
 package control
 
 import (
+	"bufio"
 	"bytes"
 	"context"
+	"encoding/base64"
 	"errors"
 	"io"
 	"net"
 	"net/http"
+	"path/filepath"
+	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
+	spb "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/pactsigner/pactsigner/agent"
 	agentv1 "github.com/pactsigner/pactsigner/proto/pact/agent/v1"
@@ -71,6 +78,277 @@ func TestCallsOfAToken(t *testing.T) {
 	}
 }
 
+// counting counts how often a connection was asked for.
+type counting struct {
+	net.Listener
+	begun atomic.Int32
+}
+
+func (c *counting) Accept() (net.Conn, error) {
+	c.begun.Add(1)
+	return c.Listener.Accept()
+}
+
+// listening is newServer before it serves.
+func listening(t *testing.T) *serverWorld {
+	t.Helper()
+	w := newFuzzServer(t)
+	var err error
+	if w.unix, err = ListenUnix(filepath.Join(socketDir(t), "s")); err != nil {
+		t.Fatal(err)
+	}
+	if w.loopback, err = ListenLoopback("127.0.0.1:0"); err != nil {
+		t.Fatal(err)
+	}
+	w.server.moment = time.Hour // what is not waited for
+	return w
+}
+
+// connect opens a connection of the test's own.
+func (w *serverWorld) connect(l *Listener) net.Conn {
+	w.t.Helper()
+	c, err := l.dial(w.t.Context())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// ask makes a request of HTTP/1.1 on a connection, which goes on.
+func ask(t *testing.T, c net.Conn, headers ...string) *bufio.Reader {
+	t.Helper()
+	if _, err := io.WriteString(c, strings.Join(append([]string{"GET /v1/settings HTTP/1.1", "Host: 127.0.0.1"}, headers...), "\r\n")+"\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	return bufio.NewReader(c)
+}
+
+// answered reads the answer.
+func answered(t *testing.T, r *bufio.Reader, want int) {
+	t.Helper()
+	a, err := http.ReadResponse(r, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = io.Copy(io.Discard, a.Body)
+	if err = errors.Join(err, a.Body.Close()); err != nil || a.StatusCode != want {
+		t.Errorf("%d, %v; want %d", a.StatusCode, err, want)
+	}
+}
+
+// The loopback address has so many connections at once, idle ones among them, and takes
+// the next when one has ended. The owner's socket does not wait for that.
+func TestConnections(t *testing.T) {
+	w := listening(t)
+	taken := &counting{Listener: w.loopback.Listener}
+	w.loopback.Listener = taken
+	w.serve()
+	token := "Authorization: Bearer " + w.secrets[ScopeRead]
+	first := w.connect(w.loopback)
+	answered(t, ask(t, first, token), http.StatusOK)
+	for range maxConns - 1 {
+		answered(t, ask(t, w.connect(w.loopback), token), http.StatusOK)
+	}
+	next := ask(t, w.connect(w.loopback), token)
+	for range maxConns + 1 { // meanwhile the next would have been taken, if it could be
+		answered(t, ask(t, w.connect(w.unix)), http.StatusOK)
+	}
+	if n := taken.begun.Load(); n > maxConns+1 { // the next waits at the door
+		t.Errorf("%d connections are taken", n)
+	}
+	_ = first.Close()
+	answered(t, next, http.StatusOK)
+}
+
+// Connections on which nobody showed a token that counts keep nobody else out, however
+// many there are, whatever they say: the oldest of them end.
+func TestStrangers(t *testing.T) {
+	for name, says := range map[string]string{
+		"silent": "", "slow": "GET /v1/settings HTTP/1.1\r\n", "calls without a token and a message": callHead(t),
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := listening(t)
+			w.serve()
+			var conns []net.Conn
+			for range maxConns + 10 {
+				c := w.connect(w.loopback)
+				_, _ = io.WriteString(c, says) // unless it has ended
+				conns = append(conns, c)
+			}
+			token := "Authorization: Bearer " + w.secrets[ScopeRead]
+			answered(t, ask(t, w.connect(w.loopback), token), http.StatusOK)
+			_, _ = io.Copy(io.Discard, conns[0]) // until the oldest has ended
+		})
+	}
+}
+
+// A connection on which no caller was let in ends after a moment, and one of a caller
+// does not.
+func TestStrangersEnd(t *testing.T) {
+	w := listening(t)
+	w.server.moment = 20 * time.Millisecond
+	w.serve()
+	for _, says := range []string{"", "GET /v1/settings HTTP/1.1\r\n"} {
+		c := w.connect(w.loopback)
+		if _, err := io.WriteString(c, says); err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.Copy(io.Discard, c) // until it ends
+	}
+	c := w.connect(w.unix)
+	for range 2 { // the owner's has no such end, as the one below has none
+		answered(t, ask(t, c), http.StatusOK)
+	}
+}
+
+// A door counts whom it lets in, whoever goes first.
+func TestDoor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := make(pipes, 10)
+		d := newDoor(l, 4, time.Second)
+		visit := func() (*visitor, net.Conn) {
+			mine, theirs := net.Pipe()
+			l <- theirs
+			c, err := d.Accept()
+			if err != nil {
+				t.Fatal(err)
+			}
+			return c.(*visitor), mine
+		}
+		ended := func(c net.Conn) bool {
+			_ = c.SetReadDeadline(time.Now().Add(time.Millisecond))
+			_, err := c.Read(make([]byte, 1))
+			return err == io.EOF
+		}
+		a, far := visit()
+		if !letIn(withVisitor(t.Context(), a)) || !a.letIn() {
+			t.Error("not let in")
+		}
+		time.Sleep(time.Minute)
+		if ended(far) || d.known != 1 {
+			t.Error("a caller's connection ended")
+		}
+		b, farB := visit()
+		_, farC := visit()
+		_, farD := visit() // a third stranger, where two may be
+		if !ended(farB) || ended(farC) || ended(farD) || b.letIn() {
+			t.Error("not the oldest made room")
+		}
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if !ended(farC) || !ended(farD) || len(d.strangers) != 0 {
+			t.Error("strangers stay")
+		}
+		if err := errors.Join(a.Close(), a.Close(), b.Close()); err != nil && !errors.Is(err, net.ErrClosed) || d.known != 0 {
+			t.Errorf("%v; %d are known", err, d.known)
+		}
+		if !letIn(t.Context()) {
+			t.Error("the owner's socket has no door")
+		}
+	})
+}
+
+// A caller that is refused has its answer at once, on gRPC before its message too, and
+// its connection ends with that.
+func TestRefusedAtOnce(t *testing.T) {
+	w := listening(t)
+	w.serve()
+	for name, headers := range map[string][]string{
+		"no token": nil, "unknown": {"authorization", "Bearer " + TokenPrefix + "x"}, "a page": {"origin", "http://127.0.0.1"},
+	} {
+		st, status, open := w.halfCall(t, w.loopback, false, headers...)
+		if want := codes.Unauthenticated; name != "a page" && st.Code() != want || reasonOf(st) == "" || status != "200" || open {
+			t.Errorf("%s: HTTP %s, %s; open %v", name, status, st, open)
+		}
+	}
+	c := w.connect(w.loopback)
+	r := ask(t, c)
+	answered(t, r, http.StatusUnauthorized)
+	if _, err := r.ReadByte(); err != io.EOF {
+		t.Errorf("it goes on: %v", err)
+	}
+	if text := w.log.String(); !strings.Contains(text, "actor=nobody method=GetStatus code=Unauthenticated") {
+		t.Errorf("the log: %s", text)
+	}
+}
+
+// The message of a call comes in time, also a caller's.
+func TestMessageInTime(t *testing.T) {
+	w := listening(t)
+	w.server.bodyTimeout = 20 * time.Millisecond
+	w.serve()
+	st, _, _ := w.halfCall(t, w.loopback, true, "authorization", "Bearer "+w.secrets[ScopeRead])
+	if reason, meta := infoOf(st); st.Code() != codes.InvalidArgument || reason != codeInvalid || meta["field"] != "body" {
+		t.Errorf("%v", st)
+	}
+}
+
+// callHead is what begins a call of gRPC on a new connection; its message does not follow.
+func callHead(t *testing.T, headers ...string) string {
+	t.Helper()
+	head, out := new(bytes.Buffer), new(bytes.Buffer)
+	fields := hpack.NewEncoder(head)
+	all := append([]string{
+		":method", "POST", ":scheme", "http", ":path", "/pact.agent.v1.AgentService/GetStatus", ":authority", "127.0.0.1",
+		"content-type", "application/grpc", "te", "trailers",
+	}, headers...)
+	for i := 0; i < len(all); i += 2 {
+		if err := fields.WriteField(hpack.HeaderField{Name: all[i], Value: all[i+1]}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	out.WriteString(http2.ClientPreface)
+	framer := http2.NewFramer(out, nil)
+	err := framer.WriteSettings()
+	if err = errors.Join(err, framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: head.Bytes(), EndHeaders: true})); err != nil {
+		t.Fatal(err)
+	}
+	return out.String()
+}
+
+// halfCall makes a call whose message does not come, and tells its end: its status, that
+// of HTTP, and whether the connection stays open, whose end is read unless it stays.
+func (w *serverWorld) halfCall(t *testing.T, l *Listener, stays bool, headers ...string) (st *status.Status, code string, open bool) {
+	t.Helper()
+	c := w.connect(l)
+	if _, err := io.WriteString(c, callHead(t, headers...)); err != nil {
+		t.Fatal(err)
+	}
+	framer := http2.NewFramer(c, c)
+	framer.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
+	told := map[string]string{}
+	for open = true; ; {
+		f, err := framer.ReadFrame()
+		if err != nil {
+			break
+		}
+		switch f := f.(type) {
+		case *http2.SettingsFrame:
+			if !f.IsAck() {
+				_ = framer.WriteSettingsAck()
+			}
+		case *http2.GoAwayFrame:
+			open = false
+		case *http2.MetaHeadersFrame:
+			for _, h := range f.Fields {
+				told[h.Name] = h.Value
+			}
+		}
+		if _, done := told["grpc-status"]; done && stays {
+			break
+		}
+	}
+	s := new(spb.Status)
+	if raw, err := base64.RawStdEncoding.DecodeString(told["grpc-status-details-bin"]); err != nil || proto.Unmarshal(raw, s) != nil {
+		t.Fatalf("%v, %v", told, err)
+	}
+	if told["grpc-status"] != strconv.Itoa(int(s.Code)) {
+		t.Errorf("%v", told)
+	}
+	return status.FromProto(s), told[":status"], open
+}
+
 // Streams of a token that wait keep nobody from deciding, or from asking how they ended.
 func TestPools(t *testing.T) {
 	w := newFuzzServer(t)
@@ -116,7 +394,7 @@ func TestOperationThatPanics(t *testing.T) {
 				}
 			}()
 			ctx := context.WithValue(context.Background(), callerKey{}, caller{actor: "owner", scope: ScopeAdmin})
-			_ = w.server.run(ctx, func(*agentv1.OperationUpdate) error { told++; return nil }, asked{}, func(_ context.Context, of agent.Caller) (agent.Result, error) {
+			_ = w.server.run(ctx, teller{send: func(*agentv1.OperationUpdate) error { told++; return nil }}, asked{}, func(_ context.Context, of agent.Caller) (agent.Result, error) {
 				c = of
 				c.Progress(agent.Event{Kind: agent.EventSending})
 				panic("odd")

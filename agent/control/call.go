@@ -86,6 +86,8 @@ func (s *Server) begin(ctx context.Context, full string) (_ context.Context, end
 	}
 	m, known := methodOf(full)
 	switch {
+	case known && c.dialog != "" && m.Name != "DecideApproval":
+		return ctx, nil, invalid(dialogHeader, "goes with DecideApproval alone")
 	case known && c.may(m):
 	case known && c.inTask && !m.Task:
 		return ctx, nil, scopeRequired(m.Scope, "%s is for the owner alone, outside any task; this call is by %s", m.Name, c.name())
@@ -103,16 +105,22 @@ func (s *Server) begin(ctx context.Context, full string) (_ context.Context, end
 	if c.token != "" && s.byToken[of] >= maxCalls {
 		return ctx, nil, tooManyCalls(c.actor)
 	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	mine := &call{cancel}
+	// What is on its way goes on without a caller that leaves, and ends when the agent
+	// stops or their token is over.
+	stays, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	ctx, leave := context.WithCancelCause(context.WithValue(ctx, staysKey{}, stays))
+	mine := &call{func(cause error) {
+		cancel(cause)
+		leave(cause)
+	}}
 	s.calls[mine] = true
 	var guard sync.WaitGroup
 	if c.token != "" {
 		s.byToken[of]++
-		guard.Go(func() { s.guard(ctx, mine) })
+		guard.Go(func() { s.guard(stays, mine) })
 	}
 	return ctx, func() {
-		cancel(nil)
+		mine.cancel(nil)
 		guard.Wait()
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -122,6 +130,16 @@ func (s *Server) begin(ctx context.Context, full string) (_ context.Context, end
 		}
 		s.ended.Broadcast()
 	}, nil
+}
+
+type staysKey struct{}
+
+// staysOf is the context of a call that does not end with its caller's.
+func staysOf(ctx context.Context) context.Context {
+	if stays, ok := ctx.Value(staysKey{}).(context.Context); ok {
+		return stays
+	}
+	return context.WithoutCancel(ctx)
 }
 
 // guard ends a call whose token is revoked, by whatever process, or is over.

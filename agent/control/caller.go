@@ -3,10 +3,14 @@ package control
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/pactsigner/pactsigner/agent"
 )
@@ -14,11 +18,19 @@ import (
 // taskHeader narrows a call to a task of the owner.
 const taskHeader = "Pact-Task"
 
+// dialogHeader tells of a decision that the owner gave it in a dialog of a program, and
+// names that.
+const dialogHeader = "Pact-Dialog"
+
+// DialogActor is what the actor begins with who decides so; the program's name comes
+// behind it.
+const DialogActor = "dialog of "
+
 // scopeKey is the header of an answer that tells what the caller may do.
 const scopeKey = "pact-scope"
 
-// maxTaskName is how many characters Pact-Task has at most.
-const maxTaskName = 100
+// maxName is how many bytes the name of a task or program has at most.
+const maxName = 100
 
 // caller is who makes a call, and with what authority.
 type caller struct {
@@ -28,6 +40,7 @@ type caller struct {
 	// inTask: the call acts as a task of the owner, and never as the owner.
 	inTask bool
 	task   string // as the caller names it
+	dialog string // the program in whose dialog the owner decided, as it names itself
 }
 
 // may reports whether the caller may call a method.
@@ -51,7 +64,10 @@ func (c caller) confirms() bool { return c.scope == ScopeAdmin && !c.inTask }
 
 // name is the caller in records and the log: who, and in which task.
 func (c caller) name() string {
-	if c.inTask && c.task != "" {
+	switch {
+	case c.dialog != "":
+		return DialogActor + c.dialog
+	case c.inTask && c.task != "":
 		return c.actor + " task " + c.task
 	}
 	return c.actor
@@ -70,24 +86,66 @@ func (s *Server) identify(r *http.Request, owner bool) (caller, error) {
 	if err != nil {
 		return caller{}, err
 	}
-	given := r.Header.Values(taskHeader)
-	if given == nil && c.scope != ScopeAssistant {
-		return c, nil
+	if c.task, err = named(r, taskHeader); err != nil {
+		return caller{}, err
 	}
-	c.inTask = true
-	switch {
-	case given == nil:
-		return c, nil
-	case len(given) > 1 || len(given[0]) < 1 || len(given[0]) > maxTaskName:
-		return caller{}, invalid(taskHeader, "must be one name of 1 to %d characters", maxTaskName)
+	if c.dialog, err = named(r, dialogHeader); err != nil {
+		return caller{}, err
 	}
-	for _, b := range []byte(given[0]) {
-		if b < ' ' || b > '~' {
-			return caller{}, invalid(taskHeader, "may hold only printable ASCII characters")
+	c.inTask = c.task != "" || c.scope == ScopeAssistant
+	if c.dialog != "" && (c.inTask || c.token != "") {
+		return caller{}, invalid(dialogHeader, "goes with no token and no %s: it is the owner who decides there", taskHeader)
+	}
+	return c, nil
+}
+
+// named is the name that a header gives; empty: it is not there.
+func named(r *http.Request, header string) (string, error) {
+	switch given := r.Header.Values(header); len(given) {
+	case 0:
+		return "", nil
+	case 1:
+		return readName(header, given[0])
+	default:
+		return "", checkName(header, "")
+	}
+}
+
+// readName reads a name as headerName writes it. What is no such form stands for itself.
+func readName(header, given string) (string, error) {
+	if strings.ContainsFunc(given, func(r rune) bool { return r < ' ' || r > '~' }) {
+		return "", invalid(header, "may hold only printable ASCII characters, others as the %%XX of their UTF-8")
+	}
+	name, err := url.PathUnescape(given)
+	if err != nil {
+		name = given
+	}
+	return name, checkName(header, name)
+}
+
+// headerName is a name as a header can hold it: what is not ASCII, and % itself, as the
+// %XX of its UTF-8.
+func headerName(name string) string {
+	var b strings.Builder
+	for _, c := range []byte(name) {
+		if c < ' ' || c > '~' || c == '%' {
+			fmt.Fprintf(&b, "%%%02X", c)
+		} else {
+			b.WriteByte(c)
 		}
 	}
-	c.task = given[0]
-	return c, nil
+	return b.String()
+}
+
+// checkName refuses what is no name for a header.
+func checkName(header, name string) error {
+	if len(name) < 1 || len(name) > maxName {
+		return invalid(header, "must be one name of 1 to %d bytes", maxName)
+	}
+	if !utf8.ValidString(name) || strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return invalid(header, "may hold only printable characters, those that are not ASCII as the %%XX of their UTF-8")
+	}
+	return nil
 }
 
 // bearer finds whose token a request shows.
@@ -109,7 +167,7 @@ func (s *Server) bearer(ctx context.Context, authorization []string, owner bool)
 	if err != nil {
 		return caller{}, s.told(ctx, "", err)
 	}
-	return caller{actor: "token " + t.Name, scope: t.Scope, token: t.ID}, nil
+	return caller{actor: actorOf(t.Name), scope: t.Scope, token: t.ID}, nil
 }
 
 // localHost reports whether a Host header names this machine: another name that leads
@@ -141,6 +199,9 @@ func (s *Server) as(ctx context.Context) agent.Caller {
 	out := agent.Caller{
 		Principal: s.cfg.Principal, Actor: c.name(), Origin: agent.OriginGateway, Human: agent.HumanOutOfBand,
 		Network: agent.DefaultNetwork(),
+	}
+	if c.token != "" {
+		out.Stands = func(tx agent.Tx) error { return s.tokens.standsIn(tx, c.token) }
 	}
 	switch {
 	case c.inTask:

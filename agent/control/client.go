@@ -108,7 +108,11 @@ func withoutUser(target string) string {
 // takes a token. It returns once the agent has answered and accepts the caller, or ctx
 // ends. Errors wrap [ErrUnreachable] if nothing answers.
 func Dial(ctx context.Context, target string, token agent.Secret) (*Client, error) {
-	if err := CheckTarget(target); err != nil {
+	network, address, err := parseTarget(target)
+	if err == nil && network == "unix" {
+		err = checkSocket(address)
+	}
+	if err != nil {
 		return nil, err
 	}
 	c := &Client{target: target, bearer: func() string {
@@ -224,6 +228,8 @@ func (c *Client) conn() (*conn, error) {
 	return next, err
 }
 
+var errOthers = errors.New("another user's process listens there")
+
 // dial opens one connection. What a name of this machine leads to must be on it, and
 // who listens on a socket must be this user, who is to be told everything.
 func dial(ctx context.Context, target string) (net.Conn, error) {
@@ -240,11 +246,11 @@ func dial(ctx context.Context, target string) (net.Conn, error) {
 		case !at.IP.IsLoopback():
 			return nil, errors.Join(fmt.Errorf("%s is not on this machine", at), nc.Close())
 		case othersListen(nc): // before anything is sent
-			return nil, errors.Join(errors.New("another user's process listens there"), nc.Close())
+			return nil, errors.Join(errOthers, nc.Close())
 		}
 	}
 	if uc, ok := nc.(*net.UnixConn); ok && !samePeer(uc) {
-		return nil, errors.Join(errors.New("another user's process listens there"), nc.Close())
+		return nil, errors.Join(errOthers, nc.Close())
 	}
 	return nc, nil
 }
@@ -252,7 +258,9 @@ func dial(ctx context.Context, target string) (net.Conn, error) {
 // unreachable is why no connection came about.
 func (c *Client) unreachable(ctx context.Context, on *conn) error {
 	const fix = "start it with pactctl agent serve"
-	if err := on.failed.Load(); err != nil {
+	if err := on.failed.Load(); err != nil && errors.Is(*err, errOthers) {
+		return fmt.Errorf("%w at %s: %w: start yours at another address", ErrUnreachable, c.target, *err)
+	} else if err != nil {
 		return fmt.Errorf("%w at %s: %s: %w", ErrUnreachable, c.target, fix, *err)
 	}
 	if err := ctx.Err(); err != nil {
@@ -294,7 +302,10 @@ func (c *Client) task(who agent.Caller) (metadata.MD, error) {
 	case who.Network == nil:
 		return refused("a task without a network profile has no network (TR-9)")
 	}
-	return metadata.Pairs(taskHeader, who.Task.ID), nil
+	if err := checkName(taskHeader, who.Task.ID); err != nil {
+		return nil, fromStatus(context.Background(), c.target, err)
+	}
+	return metadata.Pairs(taskHeader, headerName(who.Task.ID)), nil
 }
 
 // outgoing is ctx with what authenticates a call, and nothing of another's.
@@ -312,6 +323,9 @@ type method[Q, M proto.Message] = func(agentv1.AgentServiceClient, context.Conte
 // invoke makes one call with one answer.
 func invoke[Q, M proto.Message](ctx context.Context, c *Client, md metadata.MD, do method[Q, M], req Q, opts ...grpc.CallOption) (M, error) {
 	var none M
+	if err := checkUTF8(req); err != nil { // no message may hold it
+		return none, fromStatus(ctx, c.target, err)
+	}
 	on, err := c.conn()
 	if err != nil {
 		return none, err

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -44,7 +45,8 @@ func (c *Client) Authorize(ctx context.Context, who agent.Caller, req agent.Auth
 	})
 }
 
-// Decide is [agent.Agent.Decide].
+// Decide is [agent.Agent.Decide]. That the owner decided in a dialog is kept of the
+// caller's Actor (DialogActor) on the agent's own socket.
 func (c *Client) Decide(ctx context.Context, who agent.Caller, d agent.Decision) (agent.Result, error) {
 	approval, signIn := c.staysFor(who)
 	return c.operate(ctx, who, agentv1.AgentService_DecideApproval_FullMethodName, &agentv1.DecideApprovalRequest{
@@ -146,6 +148,10 @@ func (c *Client) operate(ctx context.Context, who agent.Caller, method string, r
 	if err != nil {
 		return asResult(agent.Result{}, err)
 	}
+	name, dialog := strings.CutPrefix(strings.TrimSpace(who.Actor), DialogActor)
+	if dialog && method == agentv1.AgentService_DecideApproval_FullMethodName && c.bearer() == "" && checkName("", name) == nil {
+		md.Set(dialogHeader, headerName(name))
+	}
 	running, leave := context.WithCancelCause(ctx)
 	defer leave(nil)
 	o := &operation{c: c, who: who, id: uuid.NewString(), rpc: method, req: req, task: md, ctx: ctx, leave: leave}
@@ -159,7 +165,7 @@ func (c *Client) operate(ctx context.Context, who agent.Caller, method string, r
 	case ctx.Err() != nil:
 		return o.left()
 	case failed != nil: // a function of the caller's
-		_, _ = o.outcome() // the operation is over when this returns
+		_, _ = o.outcome() // it is over when this returns, or goes on without the caller
 		return r, failed
 	}
 	return asResult(r, err)
@@ -183,6 +189,9 @@ type answers struct {
 
 // stream begins the call; key is what its id means.
 func (o *operation) stream(ctx context.Context, key string) (answers, error) {
+	if err := checkUTF8(o.req); err != nil { // no message may hold it
+		return answers{}, fromStatus(ctx, o.c.target, err)
+	}
 	on, err := o.c.conn()
 	if err != nil {
 		return answers{}, err
@@ -221,7 +230,11 @@ func (o *operation) run(ctx context.Context) (agent.Result, error) {
 			return agent.Result{}, o.c.failed(ctx, s.on, err)
 		}
 		o.heard = true
-		o.question.end(agent.ErrDecided) // it goes on: whoever was asked, the answer is there
+		cause := agent.ErrDecided // it goes on: whoever was asked, the answer is there
+		if u.GetResult().GetStatus() == string(agent.StatusApprovalRequired) {
+			cause = agent.ErrStopping // nobody decided
+		}
+		o.question.end(cause)
 		o.question = nil
 		if m := u.GetResult(); m != nil {
 			return viewOf[agent.Result](m)
@@ -311,7 +324,8 @@ func (o *operation) decide(ctx context.Context, d agent.Decision) error {
 	return fmt.Errorf("the decision was not taken: %w", err)
 }
 
-// left is how an operation ended whose caller left: as the running agent has it.
+// left is how an operation ended whose caller left: as the running agent has it. Of one
+// that goes on without them it tells that its outcome is not known.
 func (o *operation) left() (agent.Result, error) {
 	r, err := o.outcome()
 	var refusal *agent.Refusal

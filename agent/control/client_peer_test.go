@@ -54,8 +54,8 @@ func (p *peer) SendMessage(_ *agentv1.SendMessageRequest, ss grpc.ServerStreamin
 	return p.send(ss)
 }
 
-// dialPeer is a client of a peer.
-func dialPeer(t *testing.T, p *peer) *control.Client {
+// dialPeer is a client of a peer, on the owner's socket.
+func dialPeer(t *testing.T, p agentv1.AgentServiceServer) *control.Client {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "pact")
 	if err != nil {

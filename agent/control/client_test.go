@@ -432,6 +432,79 @@ func TestInterruptedAtARestart(t *testing.T) {
 	first.stop()
 }
 
+// TestSendGoesOn: what is on its way to a business when its caller leaves, or is killed, is
+// waited for by the agent, and its end written down. It is given up when the token is not
+// good any more.
+func TestSendGoesOn(t *testing.T) {
+	interrupts := func(_ *world, _ *link, interrupt func()) { interrupt() }
+	revoke := func(w *world) {
+		if _, err := control.NewTokens(w.store, owner, nil).Revoke(w.Context(), "t-admin"); err != nil {
+			w.Error(err)
+		}
+	}
+	for name, c := range map[string]struct {
+		leave func(w *world, l *link, interrupt func())
+		then  func(w *world)
+		end   string // of the message
+		told  agent.Status
+	}{
+		"who stops waiting":                 {interrupts, nil, "replied", agent.StatusUnknown},
+		"who is killed":                     {func(_ *world, l *link, _ func()) { l.cut() }, nil, "replied", ""},
+		"whose token is revoked":            {func(w *world, _ *link, _ func()) { revoke(w) }, nil, "outcome_unknown", ""},
+		"whose token is revoked after that": {interrupts, revoke, "outcome_unknown", agent.StatusUnknown},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, startSigner(t), true)
+			l := newLink(t, w.serveAgain())
+			client := w.dial(l.target, w.token(control.ScopeAdmin))
+			release := w.holdShop()
+			ctx, interrupt := context.WithCancel(t.Context())
+			defer interrupt()
+			watching, ended := make(chan struct{}), make(chan agent.Change, 1)
+			go func() {
+				<-w.arrived
+				_ = w.local.Watch(t.Context(), w.caller(), func(e agent.Change) error {
+					switch {
+					case e.Kind == agent.KindWatching:
+						close(watching)
+					case e.Kind == agent.KindMessage && e.State != "sending":
+						ended <- e
+						return errTerminal
+					}
+					return nil
+				})
+			}()
+			go func() {
+				<-watching
+				c.leave(w, l, interrupt)
+			}()
+			who := w.caller()
+			who.Confirmed = true
+			r, err := client.Send(ctx, who, w.change())
+			if r.Status != c.told || (err == nil) != (c.told != "") {
+				t.Errorf("told %+v, %v", r, err)
+			}
+			if c.told != "" && (r.Conversation == "" || !strings.Contains(r.Detail, "pactctl conversations show "+r.Conversation)) {
+				t.Errorf("told %+v", r)
+			}
+			if c.then != nil {
+				c.then(w)
+			}
+			if c.end == "replied" {
+				release()
+			}
+			e := <-ended
+			if e.State != c.end || r.Message != "" && e.ID != r.Message {
+				t.Errorf("ended as %+v; want %s", e, c.end)
+			}
+			release()
+			if got := w.box.Executed(); c.end == "replied" && (len(got) != 2 || got[1].Text != w.change().Message) { // after the introduction
+				t.Errorf("carried out: %+v", got)
+			}
+		})
+	}
+}
+
 // TestAgentStops: an agent that is told to stop ends what is under way, tells how, and
 // leaves open what waits.
 func TestAgentStops(t *testing.T) {
@@ -507,6 +580,57 @@ func TestCallersWithoutAWayThere(t *testing.T) {
 	}
 }
 
+// TestDialogIsRecorded: what the owner decided in a dialog of a program is recorded so by
+// their socket, and by that alone. What is no name of a program is nobody's.
+func TestDialogIsRecorded(t *testing.T) {
+	w := newWorld(t, startSigner(t), true)
+	loopback := w.serveAgain()
+	desk, cafe, bad := control.DialogActor+"desk", control.DialogActor+"caf\u00e9 100%", control.DialogActor+strings.Repeat("x", 101)
+	for _, c := range []struct {
+		by          *control.Client
+		actor, want string
+	}{
+		{w.dial("unix:"+w.socket(), ""), desk, desk},
+		{w.dial("unix:"+w.socket(), ""), cafe, cafe},
+		{w.dial("unix:"+w.socket(), ""), bad, "owner"},
+		{w.dial("unix:"+w.socket(), ""), control.DialogActor, "owner"},
+		{w.dial(loopback, w.token(control.ScopeAdmin)), desk, "token "},
+	} {
+		r, err := c.by.Send(t.Context(), w.caller(), w.change())
+		if err != nil || r.Approval == nil {
+			t.Fatalf("%+v, %v", r, err)
+		}
+		who := w.caller()
+		who.Actor = c.actor
+		decided, err := c.by.Decide(t.Context(), who, agent.Decision{ID: r.Approval.ID})
+		if err != nil || decided.Approval == nil || !strings.HasPrefix(decided.Approval.DecidedBy, c.want) || decided.Approval.Actor == desk {
+			t.Errorf("by %q: %+v, %v; want %q", c.actor, decided.Approval, err, c.want)
+		}
+	}
+}
+
+// TestTaskNames: tasks whose names differ, in whatever script, are different tasks, and
+// records have the names as they are.
+func TestTaskNames(t *testing.T) {
+	w := newWorld(t, startSigner(t), true)
+	began := map[string]string{} // conversations, by who began them
+	for _, name := range []string{"desk", "\u65e5\u672c\u8a9e", "\u52a9\u624b\u541b", "???", "100% caf\u00e9", "%41"} {
+		c := agent.TaskCaller(owner, &agent.Task{ID: name, Source: agent.SourceOwner, Mode: agent.ModeAct, Human: agent.HumanOutOfBand}, agent.DefaultNetwork())
+		req := w.change()
+		r, err := w.ag.Send(t.Context(), c, req)
+		if err != nil || r.Approval == nil || r.Approval.Task != "assistant:owner:"+name || r.Approval.Actor != "owner task "+name {
+			t.Fatalf("%q: %+v, %v", name, r, err)
+		}
+		for other, conversation := range began {
+			req.Conversation = conversation
+			if r, err := w.ag.Send(t.Context(), c, req); err != nil || r.Reason != agent.ReasonOtherTask {
+				t.Errorf("%q goes on with what %q began: %+v, %v", name, other, r, err)
+			}
+		}
+		began[name] = r.Conversation
+	}
+}
+
 // TestTaskIsNarrowed (AD-2, AP-5): a task asks, and neither confirms nor decides; what
 // the owner answers is the owner's.
 func TestTaskIsNarrowed(t *testing.T) {
@@ -526,7 +650,7 @@ func TestTaskIsNarrowed(t *testing.T) {
 		t.Errorf("a task changed the settings: %v", err)
 	}
 	decided, err = w.ag.Decide(ctx, w.caller(), agent.Decision{ID: r.Approval.ID})
-	if err != nil {
+	if err != nil || decided.Approval == nil || decided.Approval.DecidedBy != "owner" {
 		t.Errorf("the owner decides: %+v, %v", decided, err)
 	}
 	if got := w.box.Executed(); len(got) != 0 {

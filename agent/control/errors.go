@@ -108,8 +108,10 @@ func fromStatus(ctx context.Context, target string, err error) error {
 			return &remoteError{st.Message(), agent.ErrNotFound}
 		case missing && meta["field"] == "message":
 			r.Reason = agent.ReasonBlankMessage
-		case meta["field"] == "message":
-			r.Reason = agent.ReasonMessageTooLong
+		case meta[recordKey] != "":
+			return &remoteError{st.Message(), agent.ErrNotFound}
+		case meta[becauseKey] != "":
+			r.Reason = meta[becauseKey]
 		}
 		return r
 	case codeNotFound:

@@ -2,9 +2,11 @@ package control
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	"google.golang.org/grpc/codes"
@@ -91,7 +93,7 @@ var missing = map[string]string{
 	"business": aBusiness, "message": "message: it is blank", "scopes": "scopes: name at least one permission",
 }
 
-const aBusiness = "name a business by its domain or by its card's URL, not both"
+const aBusiness = "name the business by its domain or by its card's URL, and by one of them alone"
 
 // missingKey is in the metadata of such a refusal.
 const missingKey = "missing"
@@ -132,10 +134,14 @@ func checkField(m protoreflect.Message, f protoreflect.FieldDescriptor) error {
 	case f.Kind() == protoreflect.StringKind && f.IsList():
 		list := v.List()
 		if list.Len() > maxScopes {
-			return invalid(name, "are more than %d", maxScopes)
+			return invalidBecause(m.Descriptor(), f, agent.ReasonTooManyScopes, "are more than %d", maxScopes)
 		}
 		for i := range list.Len() {
-			if err := checkText(name, list.Get(i).String()); err != nil {
+			text := list.Get(i).String()
+			if text == "" || strings.ContainsFunc(text, unicode.IsSpace) {
+				return invalid(name, "one is empty, or has a blank in it")
+			}
+			if err := checkText(m, f, text); err != nil {
 				return err
 			}
 		}
@@ -144,7 +150,7 @@ func checkField(m protoreflect.Message, f protoreflect.FieldDescriptor) error {
 			last := len(choice) - 1
 			return invalid(name, "say %s or %s", strings.TrimPrefix(strings.Join(choice[:last], ", "), ", "), choice[last])
 		}
-		return checkText(name, v.String())
+		return checkText(m, f, v.String())
 	case name == "page_size":
 		if n := v.Int(); n < 0 || n > maxPage {
 			return invalid(name, "must be 1 to %d, or 0 for %d", maxPage, pageSize)
@@ -158,7 +164,8 @@ func checkField(m protoreflect.Message, f protoreflect.FieldDescriptor) error {
 	return nil
 }
 
-func checkText(name, text string) error {
+func checkText(m protoreflect.Message, f protoreflect.FieldDescriptor, text string) error {
+	name := string(f.Name())
 	limit, ok := limits[name]
 	if !ok {
 		limit = maxID
@@ -167,7 +174,34 @@ func checkText(name, text string) error {
 		limit = maxID // an id or a domain
 	}
 	if utf8.RuneCountInString(text) > limit {
-		return invalid(name, "is longer than %d characters", limit)
+		return invalidBecause(m.Descriptor(), f, tooLong[name], "is longer than %d characters", limit)
 	}
 	return nil
+}
+
+// tooLong are the agent's reasons for a text that is too long, where it has some: no
+// record and no permission has such a name.
+var tooLong = map[string]agent.Reason{"message": agent.ReasonMessageTooLong, "scopes": agent.ReasonUnknownScope}
+
+// becauseKey is in the metadata of a refusal for which the agent itself has a reason,
+// and recordKey of one that no record can have.
+const (
+	becauseKey = "reason"
+	recordKey  = "record"
+)
+
+// invalidBecause is invalid with the reason that the agent itself has for the same. What
+// names a record is one that is not there.
+func invalidBecause(request protoreflect.MessageDescriptor, f protoreflect.FieldDescriptor, reason agent.Reason, format string, args ...any) error {
+	name := string(f.Name())
+	meta := map[string]string{"field": name}
+	switch {
+	case name == "id", name == "conversation" && request.Fields().ByName("business") == nil:
+		meta[becauseKey], meta[recordKey] = agent.ReasonNotFound, "none"
+	case name == "conversation":
+		meta[becauseKey] = agent.ReasonNotFound
+	case reason != "":
+		meta[becauseKey] = reason
+	}
+	return statusOf(codes.InvalidArgument, codeInvalid, meta, name+": "+fmt.Sprintf(format, args...))
 }

@@ -120,6 +120,57 @@ func TestListenUnixRefuses(t *testing.T) {
 	}
 }
 
+// What others could have put in the socket's place gets nothing.
+func TestCheckSocket(t *testing.T) {
+	dir, err := os.MkdirTemp("", "pact") // short, as the path of a socket must be
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	path := filepath.Join(dir, "agent.sock")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if err := checkSocket(path); err != nil {
+		t.Error(err)
+	}
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := checkSocket(file); err == nil || !strings.Contains(err.Error(), "is no socket") {
+		t.Errorf("a file: %v", err)
+	}
+	for mode, good := range map[os.FileMode]bool{0o777: false, 0o720: false, 0o777 | os.ModeSticky: false, 0o755: true, 0o700: true} {
+		if err := os.Chmod(dir, mode); err != nil {
+			t.Fatal(err)
+		}
+		if err := checkSocket(path); (err == nil) != good || err != nil && !strings.Contains(err.Error(), "chmod go-w "+dir) {
+			t.Errorf("folder of mode %v: %v", mode, err)
+		}
+	}
+	if err := os.Chmod(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if os.Geteuid() != 0 {
+		return // nobody else can give a file away
+	}
+	if err := os.Chown(dir, 12345, -1); err != nil {
+		t.Fatal(err)
+	}
+	if err := checkSocket(path); err == nil || !strings.Contains(err.Error(), "the folder "+dir+" is another user's") {
+		t.Errorf("a foreign folder: %v", err)
+	}
+	if err := os.Chown(path, 12345, -1); err != nil {
+		t.Fatal(err)
+	}
+	if err := checkSocket(path); err == nil || !strings.Contains(err.Error(), "belongs to another user: nothing is sent to it") {
+		t.Errorf("a foreign socket: %v", err)
+	}
+}
+
 func TestListenLoopback(t *testing.T) {
 	for _, addr := range []string{"", "0.0.0.0:0", ":0", "[::]:0", "10.0.0.1:0", "example.com:0", "127.0.0.1", "unix:/s"} {
 		if l, err := ListenLoopback(addr); err == nil {

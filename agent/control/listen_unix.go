@@ -4,27 +4,18 @@ package control
 
 import (
 	"errors"
-	"fmt"
+	"io/fs"
 	"os"
 	"syscall"
 )
 
-// ownFolder refuses a folder that another user can change.
-func ownFolder(dir string) error {
-	info, err := os.Stat(dir)
-	if err != nil {
-		return err
-	}
+// hasOwners: files have owners here, and sockets their user.
+const hasOwners = true
+
+// OwnFile reports a file or folder that belongs to the user of this process.
+func OwnFile(info fs.FileInfo) bool {
 	st, ok := info.Sys().(*syscall.Stat_t)
-	switch {
-	case !info.IsDir():
-		return fmt.Errorf("%s is no folder", dir)
-	case !ok || int64(st.Uid) != int64(os.Geteuid()):
-		return fmt.Errorf("the folder %s is another user's: name a socket in one of your own", dir)
-	case info.Mode().Perm()&0o022 != 0:
-		return fmt.Errorf("others can write to the folder %s: chmod go-w it, or name a socket in another", dir)
-	}
-	return nil
+	return ok && int64(st.Uid) == int64(os.Geteuid())
 }
 
 // refusesConnections reports whether nobody listens on a socket any more.

@@ -9,13 +9,15 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/pactsigner/pactsigner/agent"
 	agentv1 "github.com/pactsigner/pactsigner/proto/pact/agent/v1"
 )
 
 // The methods that tell how an operation goes on. A caller who leaves ends their
-// operation, as one at a terminal does; a sign-in that it waited for goes on.
+// operation, as one at a terminal does; a sign-in that it waited for goes on, and so does
+// what is on its way to a business by then (agent.Leaving).
 
 // asked is what a caller says of how an operation may go on.
 type asked struct {
@@ -24,8 +26,14 @@ type asked struct {
 	waitForSignIn   bool
 }
 
+// teller is who is told of an operation.
+type teller struct {
+	send   func(*agentv1.OperationUpdate) error
+	goesOn func(*agentv1.OperationUpdate) // its result as long as it goes on without them; nil: nobody asks
+}
+
 // operate runs an operation of the agent and tells its caller how it goes on.
-func (s *Server) operate(ss grpc.ServerStreamingServer[agentv1.OperationUpdate], how asked, run func(context.Context, agent.Caller) (agent.Result, error)) error {
+func (s *Server) operate(ss grpc.ServerStreamingServer[agentv1.OperationUpdate], req proto.Message, how asked, run func(context.Context, agent.Caller) (agent.Result, error)) error {
 	ctx := ss.Context()
 	who, _ := callerOf(ctx)
 	if how.confirmed && !who.confirms() {
@@ -34,26 +42,37 @@ func (s *Server) operate(ss grpc.ServerStreamingServer[agentv1.OperationUpdate],
 		}
 		return scopeRequired(ScopeAdmin, "confirmed: needs the scope %s, and %s has %s", ScopeAdmin, who.actor, who.scope)
 	}
-	return s.outcomes.serve(ctx, who, ss.Send, func(ctx context.Context, send func(*agentv1.OperationUpdate) error) error {
-		return s.run(ctx, send, how, run)
+	return s.outcomes.serve(ctx, who, req, ss.Send, func(ctx context.Context, to teller) error {
+		return s.run(ctx, to, how, run)
 	})
 }
 
-// run is one operation, whose updates go to send.
-func (s *Server) run(ctx context.Context, send func(*agentv1.OperationUpdate) error, how asked, run func(context.Context, agent.Caller) (agent.Result, error)) error {
+// run is one operation, whose updates are told.
+func (s *Server) run(ctx context.Context, to teller, how asked, run func(context.Context, agent.Caller) (agent.Result, error)) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	u := s.newUpdates(ctx, stop, send)
+	u := s.newUpdates(ctx, stop, to.send)
 	defer func() { _ = u.end(nil) }() // also if run panics; it has no more to say than err
-	result, err := run(ctx, u.caller(s.as(ctx), how))
+	running, ended := agent.Leaving(staysOf(ctx), ctx, func(r agent.Result) {
+		if m, err := updateOf(r); err == nil && to.goesOn != nil {
+			to.goesOn(m)
+		}
+	})
+	defer ended()
+	result, err := run(running, u.caller(s.as(ctx), how))
 	if err != nil {
 		return err
 	}
-	m, err := messageOf[agentv1.Result](result)
+	m, err := updateOf(result)
 	if err != nil {
 		return err
 	}
-	return u.end(&agentv1.OperationUpdate{Update: &agentv1.OperationUpdate_Result{Result: m}})
+	return u.end(m)
+}
+
+func updateOf(r agent.Result) (*agentv1.OperationUpdate, error) {
+	m, err := messageOf[agentv1.Result](r)
+	return &agentv1.OperationUpdate{Update: &agentv1.OperationUpdate_Result{Result: m}}, err
 }
 
 // maxUnread is how many updates a caller may be behind.
@@ -193,7 +212,7 @@ func (u *updates) caller(c agent.Caller, how asked) agent.Caller {
 
 // SendMessage implements agentv1.AgentServiceServer.
 func (s *Server) SendMessage(req *agentv1.SendMessageRequest, ss grpc.ServerStreamingServer[agentv1.OperationUpdate]) error {
-	return s.operate(ss, asked{req.Confirmed, req.WaitForApproval, req.WaitForSignIn}, func(ctx context.Context, c agent.Caller) (agent.Result, error) {
+	return s.operate(ss, req, asked{req.Confirmed, req.WaitForApproval, req.WaitForSignIn}, func(ctx context.Context, c agent.Caller) (agent.Result, error) {
 		return s.agent.Send(ctx, c, agent.SendRequest{
 			Business: req.Business, Message: req.Message, Effect: req.Effect, Scopes: req.Scopes, Conversation: req.Conversation,
 		})
@@ -202,14 +221,14 @@ func (s *Server) SendMessage(req *agentv1.SendMessageRequest, ss grpc.ServerStre
 
 // Reconcile implements agentv1.AgentServiceServer.
 func (s *Server) Reconcile(req *agentv1.ReconcileRequest, ss grpc.ServerStreamingServer[agentv1.OperationUpdate]) error {
-	return s.operate(ss, asked{req.Confirmed, req.WaitForApproval, req.WaitForSignIn}, func(ctx context.Context, c agent.Caller) (agent.Result, error) {
+	return s.operate(ss, req, asked{req.Confirmed, req.WaitForApproval, req.WaitForSignIn}, func(ctx context.Context, c agent.Caller) (agent.Result, error) {
 		return s.agent.Reconcile(ctx, c, agent.ReconcileRequest{Business: req.Business, Conversation: req.Conversation})
 	})
 }
 
 // StartAuthorization implements agentv1.AgentServiceServer.
 func (s *Server) StartAuthorization(req *agentv1.StartAuthorizationRequest, ss grpc.ServerStreamingServer[agentv1.OperationUpdate]) error {
-	return s.operate(ss, asked{waitForSignIn: req.WaitForSignIn}, func(ctx context.Context, c agent.Caller) (agent.Result, error) {
+	return s.operate(ss, req, asked{waitForSignIn: req.WaitForSignIn}, func(ctx context.Context, c agent.Caller) (agent.Result, error) {
 		return s.agent.Authorize(ctx, c, agent.AuthorizeRequest{Business: req.Business, Scopes: req.Scopes, Purpose: req.Purpose})
 	})
 }
@@ -217,14 +236,14 @@ func (s *Server) StartAuthorization(req *agentv1.StartAuthorizationRequest, ss g
 // WaitAuthorization implements agentv1.AgentServiceServer.
 func (s *Server) WaitAuthorization(req *agentv1.WaitAuthorizationRequest, ss grpc.ServerStreamingServer[agentv1.OperationUpdate]) error {
 	// What became of it is asked of the sign-in itself: nothing is kept of who waits.
-	return s.run(ss.Context(), ss.Send, asked{}, func(ctx context.Context, c agent.Caller) (agent.Result, error) {
+	return s.run(ss.Context(), teller{send: ss.Send}, asked{}, func(ctx context.Context, c agent.Caller) (agent.Result, error) {
 		return s.agent.AwaitAuthorization(ctx, c, req.Id)
 	})
 }
 
 // DecideApproval implements agentv1.AgentServiceServer.
 func (s *Server) DecideApproval(req *agentv1.DecideApprovalRequest, ss grpc.ServerStreamingServer[agentv1.OperationUpdate]) error {
-	return s.operate(ss, asked{false, req.WaitForApproval, req.WaitForSignIn}, func(ctx context.Context, c agent.Caller) (agent.Result, error) {
+	return s.operate(ss, req, asked{false, req.WaitForApproval, req.WaitForSignIn}, func(ctx context.Context, c agent.Caller) (agent.Result, error) {
 		return s.agent.Decide(ctx, c, agent.Decision{ID: req.Id, Approve: req.Decision == "approve", Digest: req.Digest})
 	})
 }

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	agentv1 "github.com/pactsigner/pactsigner/proto/pact/agent/v1"
 )
@@ -26,10 +27,10 @@ type outcomeCall struct {
 
 func (c outcomeCall) serve(ctx context.Context, run func(context.Context, func(*agentv1.OperationUpdate) error) error, pairs ...string) ([]*agentv1.OperationUpdate, error) {
 	var sent []*agentv1.OperationUpdate
-	err := c.o.serve(metadata.NewIncomingContext(ctx, metadata.Pairs(pairs...)), caller{actor: c.actor, token: c.token}, func(u *agentv1.OperationUpdate) error {
+	err := c.o.serve(metadata.NewIncomingContext(ctx, metadata.Pairs(pairs...)), caller{actor: c.actor, token: c.token}, &agentv1.SendMessageRequest{}, func(u *agentv1.OperationUpdate) error {
 		sent = append(sent, u)
 		return nil
-	}, run)
+	}, func(ctx context.Context, to teller) error { return run(ctx, to.send) })
 	return sent, err
 }
 
@@ -60,13 +61,13 @@ func TestOutcomeOfWhoLeft(t *testing.T) {
 		ctx, leave := context.WithCancel(t.Context())
 		begun := make(chan struct{})
 		go func() {
-			_ = c.o.serve(metadata.NewIncomingContext(ctx, metadata.Pairs(operationKey, "o-1")), caller{actor: "owner"}, func(u *agentv1.OperationUpdate) error {
+			_ = c.o.serve(metadata.NewIncomingContext(ctx, metadata.Pairs(operationKey, "o-1")), caller{actor: "owner"}, &agentv1.SendMessageRequest{}, func(u *agentv1.OperationUpdate) error {
 				return ctx.Err() // nobody hears it
-			}, func(ctx context.Context, send func(*agentv1.OperationUpdate) error) error {
+			}, func(ctx context.Context, to teller) error {
 				close(begun)
 				<-ctx.Done()
 				time.Sleep(time.Second) // what was sent is waited for
-				return send(resultUpdate("outcome_unknown"))
+				return to.send(resultUpdate("outcome_unknown"))
 			})
 		}()
 		<-begun
@@ -136,7 +137,11 @@ func TestOutcomeKeys(t *testing.T) {
 // kept.
 func TestOutcomesAreBounded(t *testing.T) {
 	c := outcomeCall{newOutcomes(time.Now), t, "owner", ""}
-	ended, err := c.o.begin("", "owner\x00running")
+	asks, err := fingerprint(&agentv1.SendMessageRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, ended, err := c.o.begin("", "owner\x00running", asks)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -155,7 +160,7 @@ func TestOutcomesAreBounded(t *testing.T) {
 		}
 	}
 	for i := range maxOutcomes { // all still run
-		_, _ = c.o.begin("", fmt.Sprint("owner\x00runs", i))
+		_, _, _ = c.o.begin("", fmt.Sprint("owner\x00runs", i), asks)
 	}
 	if sent, err := c.serve(t.Context(), replies("replied"), operationKey, "one-more"); err != nil || len(sent) != 2 {
 		t.Errorf("%v, %v", sent, err)
@@ -198,5 +203,70 @@ func TestOutcomesOfOthers(t *testing.T) {
 	}
 	if n := len(o.keys["token-b"]); n != maxOutcomes {
 		t.Errorf("%d of the other's", n)
+	}
+}
+
+// TestOutcomeThatGoesOn: who left an operation that goes on without them is told so at
+// once, and how it ended once it has.
+func TestOutcomeThatGoesOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := outcomeCall{newOutcomes(time.Now), t, "owner", ""}
+		left, end, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(ended)
+			_ = c.o.serve(metadata.NewIncomingContext(t.Context(), metadata.Pairs(operationKey, "o-1")), caller{actor: "owner"}, &agentv1.SendMessageRequest{},
+				func(*agentv1.OperationUpdate) error { return context.Canceled }, func(_ context.Context, to teller) error {
+					<-left
+					to.goesOn(resultUpdate("outcome_unknown"))
+					to.goesOn(resultUpdate("outcome_unknown"))
+					<-end
+					return to.send(resultUpdate("replied"))
+				})
+		}()
+		synctest.Wait()
+		go func() {
+			time.Sleep(time.Second)
+			close(left)
+		}()
+		for _, want := range []string{"outcome_unknown", "replied"} {
+			sent, err := c.serve(t.Context(), c.nothing, outcomeKey, "o-1")
+			if err != nil || len(sent) != 1 || sent[0].GetResult().GetStatus() != want {
+				t.Errorf("%v, %v; want %s", sent, err, want)
+			}
+			if want == "outcome_unknown" {
+				close(end)
+				<-ended
+			}
+		}
+	})
+}
+
+// TestOutcomeOfAnotherRequest: an id answers the method and the request that it was
+// given to, of the same caller.
+func TestOutcomeOfAnotherRequest(t *testing.T) {
+	c := outcomeCall{newOutcomes(time.Now), t, "owner", ""}
+	asks := func(req proto.Message, who caller, key string) error {
+		return c.o.serve(metadata.NewIncomingContext(t.Context(), metadata.Pairs(key, "o-1")), who, req,
+			func(*agentv1.OperationUpdate) error { return nil },
+			func(_ context.Context, to teller) error { return to.send(resultUpdate("replied")) })
+	}
+	owner, first := caller{actor: "owner"}, &agentv1.SendMessageRequest{Business: "b-1", Message: "Hello?"}
+	if err := asks(first, owner, operationKey); err != nil {
+		t.Fatal(err)
+	}
+	for name, req := range map[string]proto.Message{
+		"another message": &agentv1.SendMessageRequest{Business: "b-1", Message: "Hello!"},
+		"another method":  &agentv1.ReconcileRequest{Business: "b-1"},
+	} {
+		err := asks(req, owner, outcomeKey)
+		if reason, meta := infoOf(status.Convert(err)); reason != codeInvalid || meta["field"] != outcomeKey {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := asks(first, caller{actor: "owner", inTask: true, task: "a"}, outcomeKey); status.Code(err) != codes.NotFound {
+		t.Errorf("another caller: %v", err)
+	}
+	if err := asks(proto.CloneOf(first), owner, outcomeKey); err != nil {
+		t.Errorf("the same: %v", err)
 	}
 }

@@ -62,6 +62,14 @@ func pageOf[M any, P messagePtr[M], V any](list string, views []V, id func(V) st
 	return page, "", nil
 }
 
+// filtered names a list by what it is asked for: a page token goes on with that alone.
+func filtered(list string, all bool) string {
+	if all {
+		return list + " all"
+	}
+	return list
+}
+
 // atMost are the first of texts, together of at most n bytes; the first always is one.
 func atMost(n int, texts []string) []string {
 	for i, s := range texts {

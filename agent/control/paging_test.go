@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"google.golang.org/grpc/status"
 	"pgregory.net/rapid"
 
 	"github.com/pactsigner/pactsigner/agent"
@@ -92,5 +93,27 @@ func TestPageAfterWhatIsGone(t *testing.T) {
 	}
 	if _, _, err := pageOf[agentv1.Grant]("receipts", views, id, &agentv1.ListGrantsRequest{PageToken: next}); err == nil {
 		t.Error("a page of another list is given")
+	}
+}
+
+// A page token goes on with the list that gave it out, as it was asked for.
+func TestPageOfAnotherList(t *testing.T) {
+	views := []agent.ApprovalView{{ID: "approval-1"}, {ID: "approval-2"}}
+	id := func(v agent.ApprovalView) string { return v.ID }
+	for _, all := range []bool{false, true} {
+		req := &agentv1.ListApprovalsRequest{PageSize: 1, All: all}
+		_, next, err := pageOf[agentv1.Approval](filtered("approvals", all), views, id, req)
+		if err != nil || next == "" {
+			t.Fatalf("%q, %v", next, err)
+		}
+		req.PageToken = next
+		if page, _, err := pageOf[agentv1.Approval](filtered("approvals", all), views, id, req); err != nil || len(page) != 1 {
+			t.Errorf("all %v: %v, %v", all, page, err)
+		}
+		for _, other := range []string{filtered("approvals", !all), filtered("reviews", all)} {
+			if page, _, err := pageOf[agentv1.Approval](other, views, id, req); reasonOf(status.Convert(err)) != codeInvalid {
+				t.Errorf("%s goes on with all %v: %v, %v", other, all, page, err)
+			}
+		}
 	}
 }

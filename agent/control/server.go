@@ -19,7 +19,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/net/netutil"
 	"google.golang.org/grpc"
 
 	"github.com/pactsigner/pactsigner/agent"
@@ -38,8 +37,9 @@ const (
 	stopTimeout    = 15 * time.Second // for operations to end once they are cancelled
 	maxHead        = 16 << 10
 	maxBody        = 128 << 10
-	maxConcurrency = 250 // calls at once on a connection
-	maxConns       = 256 // connections at once on a loopback address: the owner's socket has no such bound
+	maxConcurrency = 250             // calls at once on a connection
+	maxConns       = 256             // connections at once on a loopback address: the owner's socket has no such bound
+	moment         = 5 * time.Second // for a connection of theirs to show a token that counts
 )
 
 // Config is what a Server is made of.
@@ -72,6 +72,9 @@ type Server struct {
 	grpc     *grpc.Server
 	rest     http.Handler
 
+	maxConns            int // as the constants of these names
+	moment, bodyTimeout time.Duration
+
 	mu       sync.Mutex
 	stopping bool
 	calls    map[*call]bool // under way
@@ -102,7 +105,8 @@ func New(cfg Config) (*Server, error) {
 	}
 	s := &Server{
 		cfg: cfg, agent: cfg.Agent, tokens: NewTokens(cfg.Store, cfg.Principal, cfg.Now), outcomes: newOutcomes(cfg.Now),
-		started: cfg.Now().UTC(), calls: map[*call]bool{}, byToken: map[pool]int{},
+		started: cfg.Now().UTC().Truncate(time.Microsecond), calls: map[*call]bool{}, byToken: map[pool]int{},
+		maxConns: maxConns, moment: moment, bodyTimeout: bodyTimeout,
 	}
 	s.ended.L = &s.mu
 	s.grpc = grpc.NewServer(
@@ -127,7 +131,7 @@ func (s *Server) newREST() (http.Handler, error) {
 			return agentv1.RegisterAgentServiceHandlerClient(ctx, mux, agentv1.NewAgentServiceClient(conn))
 		},
 		Admit: s.admitREST,
-		Realm: "agent", MaxBody: maxBody, BodyTimeout: bodyTimeout,
+		Realm: "agent", MaxBody: maxBody, BodyTimeout: s.bodyTimeout,
 		Malformed: func(error) error {
 			return invalid("body", "is malformed, or has an unknown or repeated member or one of the wrong type")
 		},
@@ -144,18 +148,31 @@ func (s *Server) Handler(owner bool) http.Handler {
 		// may be less.
 		c, err := s.identify(r, owner)
 		ctx := context.WithValue(r.Context(), refusedKey{}, err)
-		if err == nil {
+		switch {
+		case err != nil: // its connection ends when it has its answer
+			w.Header().Set("Connection", "close")
+		case !letIn(ctx):
+			panic(http.ErrAbortHandler) // a moment too late
+		default:
 			ctx = context.WithValue(ctx, callerKey{}, c)
 		}
 		r = r.WithContext(ctx)
 		p := &patient{w, http.NewResponseController(w)}
 		defer p.end(r)
 		w = p
-		if r.ProtoMajor == 2 && isGRPC(r) {
-			s.grpc.ServeHTTP(w, r)
+		if r.ProtoMajor != 2 || !isGRPC(r) {
+			s.rest.ServeHTTP(w, r)
 			return
 		}
-		s.rest.ServeHTTP(w, r)
+		if err == nil {
+			r.Body, err = s.whole(w, r)
+		}
+		if err != nil {
+			s.log(ctx, r.URL.Path, "", s.cfg.Now(), err)
+			refuseGRPC(w, err)
+			return
+		}
+		s.grpc.ServeHTTP(w, r)
 	})
 }
 
@@ -218,7 +235,7 @@ func (s *Server) Serve(ctx context.Context, listeners ...*Listener) error {
 		work.Go(func() {
 			var on net.Listener = l
 			if !l.owner {
-				on = netutil.LimitListener(l, maxConns)
+				on = newDoor(l, s.maxConns, s.moment)
 			}
 			if err := servers[i].Serve(on); !errors.Is(err, http.ErrServerClosed) {
 				failed <- fmt.Errorf("%s: %w", l.target, err)
@@ -269,7 +286,7 @@ func (s *Server) httpServer(owner bool) *http.Server {
 	protocols.SetHTTP1(true)
 	protocols.SetUnencryptedHTTP2(true)
 	return &http.Server{
-		Handler: s.Handler(owner), Protocols: protocols,
+		Handler: s.Handler(owner), Protocols: protocols, ConnContext: withVisitor,
 		// Over HTTP/2 the deadline of an answer only asks for its end, which a peer that
 		// reads nothing never takes: its connection ends.
 		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: maxConcurrency, WriteByteTimeout: writeTimeout, SendPingTimeout: pingAfter},

@@ -117,7 +117,14 @@ func newServer(t testing.TB) *serverWorld {
 	if w.loopback, err = ListenLoopback("127.0.0.1:0"); err != nil {
 		t.Fatal(err)
 	}
+	w.serve()
+	return w
+}
+
+// serve serves on the listeners until the test ends.
+func (w *serverWorld) serve() {
 	var ctx context.Context
+	t := w.t
 	ctx, w.stop = context.WithCancel(context.WithoutCancel(t.Context()))
 	go func() { w.served <- w.server.Serve(ctx, w.unix, w.loopback) }()
 	t.Cleanup(func() {
@@ -127,7 +134,6 @@ func newServer(t testing.TB) *serverWorld {
 		}
 		w.served <- nil
 	})
-	return w
 }
 
 // end ends the server, as the program's end does.

@@ -39,16 +39,13 @@ func (s *Server) GetSettings(ctx context.Context, _ *agentv1.GetSettingsRequest)
 
 // UpdateSettings implements agentv1.AgentServiceServer.
 func (s *Server) UpdateSettings(ctx context.Context, req *agentv1.UpdateSettingsRequest) (*agentv1.Settings, error) {
-	c := s.as(ctx)
-	if req.Preference != nil { // first, for it may be refused
-		if err := s.agent.SetPreference(ctx, c, agent.Preference(*req.Preference)); err != nil {
-			return nil, err
-		}
+	c, change := s.as(ctx), agent.SettingsChange{Enabled: req.Enabled}
+	if req.Preference != nil {
+		p := agent.Preference(*req.Preference)
+		change.Preference = &p
 	}
-	if req.Enabled != nil {
-		if err := s.agent.SetEnabled(ctx, c, *req.Enabled); err != nil {
-			return nil, err
-		}
+	if err := s.agent.ChangeSettings(ctx, c, change); err != nil {
+		return nil, err
 	}
 	return answer[agentv1.Settings](s.agent.Policy(ctx, c))
 }
@@ -214,7 +211,7 @@ func (s *Server) ListReviews(ctx context.Context, req *agentv1.ListReviewsReques
 	if err != nil {
 		return nil, err
 	}
-	page, next, err := pageOf[agentv1.Review]("reviews", views, func(v agent.ReviewItem) string { return v.ID }, req)
+	page, next, err := pageOf[agentv1.Review](filtered("reviews", req.All), views, func(v agent.ReviewItem) string { return v.ID }, req)
 	return &agentv1.ListReviewsResponse{Reviews: page, NextPageToken: next}, err
 }
 
@@ -234,7 +231,7 @@ func (s *Server) ListApprovals(ctx context.Context, req *agentv1.ListApprovalsRe
 	if err != nil {
 		return nil, err
 	}
-	page, next, err := pageOf[agentv1.Approval]("approvals", views, func(v agent.ApprovalView) string { return v.ID }, req)
+	page, next, err := pageOf[agentv1.Approval](filtered("approvals", req.All), views, func(v agent.ApprovalView) string { return v.ID }, req)
 	return &agentv1.ListApprovalsResponse{Approvals: page, NextPageToken: next}, err
 }
 

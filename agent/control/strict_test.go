@@ -9,6 +9,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -45,7 +46,7 @@ func TestUnknownFieldsAreRefused(t *testing.T) {
 // the contract's, whatever part of the request it is for.
 func TestRESTIsStrict(t *testing.T) {
 	w := newServer(t)
-	post := "/v1/businesses:discover"
+	post, decide, deny := "/v1/businesses:discover", "/v1/approvals/approval-1:decide", `{"decision":"deny"}`
 	for _, c := range []struct {
 		name, method, path, body string
 		headers                  []string
@@ -83,8 +84,15 @@ func TestRESTIsStrict(t *testing.T) {
 		{"page token that is none", "GET", "/v1/grants?page_token=%3D%3D", "", nil, 400, codeInvalid, "page_token"},
 		{"two tasks", "GET", "/v1/grants", "", []string{taskHeader, "a", taskHeader, "b"}, 400, codeInvalid, taskHeader},
 		{"empty task", "GET", "/v1/grants", "", []string{taskHeader, ""}, 400, codeInvalid, taskHeader},
-		{"long task", "GET", "/v1/grants", "", []string{taskHeader, strings.Repeat("a", maxTaskName+1)}, 400, codeInvalid, taskHeader},
+		{"long task", "GET", "/v1/grants", "", []string{taskHeader, strings.Repeat("a", maxName+1)}, 400, codeInvalid, taskHeader},
 		{"task that no metadata can hold", "GET", "/v1/grants", "", []string{taskHeader, "caf\u00e9"}, 400, codeInvalid, taskHeader},
+		{"two dialogs", "POST", decide, deny, []string{dialogHeader, "a", dialogHeader, "b"}, 400, codeInvalid, dialogHeader},
+		{"empty dialog", "POST", decide, deny, []string{dialogHeader, ""}, 400, codeInvalid, dialogHeader},
+		{"dialog that no metadata can hold", "POST", decide, deny, []string{dialogHeader, "caf\u00e9"}, 400, codeInvalid, dialogHeader},
+		{"dialog in a task", "POST", decide, deny, []string{dialogHeader, "desk", taskHeader, "a"}, 400, codeInvalid, dialogHeader},
+		{"dialog with a token", "POST", decide, deny, []string{dialogHeader, "desk", "Authorization", "Bearer " + w.secrets[ScopeAdmin]}, 400, codeInvalid, dialogHeader},
+		{"dialog in which nothing is decided", "GET", "/v1/grants", "", []string{dialogHeader, "desk"}, 400, codeInvalid, dialogHeader},
+		{"dialog in which it is", "POST", decide, deny, []string{dialogHeader, "desk"}, 404, codeNotFound, ""},
 		{"page of a browser", "GET", "/v1/grants", "", []string{"Origin", "https://evil.example.com"}, 400, codeInvalid, "Origin"},
 		{"page without an origin", "GET", "/v1/grants", "", []string{"Origin", "null"}, 400, codeInvalid, "Origin"},
 		{"two tokens", "GET", "/v1/grants", "", []string{"Authorization", "Bearer x", "Authorization", "Bearer y"}, 401, codeUnauthenticated, ""},
@@ -97,6 +105,9 @@ func TestRESTIsStrict(t *testing.T) {
 		{"no preference", "POST", "/v1/settings", `{"preference":""}`, nil, 400, codeInvalid, "preference"},
 		{"nothing to send", "POST", "/v1/conversations:send", `{"business":"a.example.com","message":" \n"}`, nil, 400, codeInvalid, "message"},
 		{"send to nobody", "POST", "/v1/conversations:send", `{"message":"Hello?"}`, nil, 400, codeInvalid, "business"},
+		{"empty permission", "POST", "/v1/conversations:send", `{"business":"a.example.com","message":"Hello?","scopes":[""]}`, nil, 400, codeInvalid, "scopes"},
+		{"two permissions in one", "POST", "/v1/authorizations:start", `{"business":"a.example.com","scopes":["a b"]}`, nil, 400, codeInvalid, "scopes"},
+		{"text that is none", "POST", "/v1/conversations:send", "{\"business\":\"a.example.com\",\"message\":\"gr\xfc\xdfe\"}", nil, 400, codeInvalid, "body"},
 		{"permission for nothing", "POST", "/v1/authorizations:start", `{"business":"a.example.com"}`, nil, 400, codeInvalid, "scopes"},
 	} {
 		code, header, body := w.rest(w.unix, c.method, c.path, c.body, c.headers...)
@@ -382,6 +393,22 @@ func FuzzIdentify(f *testing.F) {
 	})
 }
 
+// A name comes through a header as it is; what is not written as headerName does stands for
+// itself, or is none.
+func TestNamesInHeaders(t *testing.T) {
+	for _, name := range []string{"desk", "a b:c/d", "100%", "%41", "\u65e5\u672c\u8a9e", "caf\u00e9 % \U0001f916"} {
+		written := headerName(name)
+		if got, err := readName(taskHeader, written); err != nil || got != name {
+			t.Errorf("%q: written %q, read %q, %v", name, written, got, err)
+		}
+	}
+	for given, want := range map[string]string{"50% off": "50% off", "%e5%8a%a9": "\u52a9", "%": "%", "%00": "", "%FF": "", "%E2%80%AE": "", "caf\u00e9": "", "a\tb": ""} {
+		if got, err := readName(taskHeader, given); err == nil != (want != "") || err == nil && got != want {
+			t.Errorf("%q: %q, %v; want %q", given, got, err, want)
+		}
+	}
+}
+
 // A refusal over gRPC and over REST is the same status, with one ErrorInfo.
 func TestRefusalsHaveOneErrorInfo(t *testing.T) {
 	w := newServer(t)
@@ -422,5 +449,57 @@ func TestRequiredFields(t *testing.T) {
 		if st := status.Convert(err); st.Code() != codes.Unimplemented || reasonOf(st) != codeNoMethod {
 			t.Errorf("%s: %v", full, err)
 		}
+	}
+}
+
+// bytesCodec sends what it is given.
+type bytesCodec struct{}
+
+func (bytesCodec) Name() string                       { return "proto" }
+func (bytesCodec) Marshal(v any) ([]byte, error)      { return v.([]byte), nil }
+func (bytesCodec) Unmarshal(data []byte, v any) error { return nil }
+
+// CP-3 on gRPC: what is no request, or says something twice, is refused as all else is.
+func TestWireIsStrict(t *testing.T) {
+	w := newServer(t)
+	conn := w.conn(w.unix)
+	text := func(num protowire.Number, s string) []byte {
+		return protowire.AppendString(protowire.AppendTag(nil, num, protowire.BytesType), s)
+	}
+	wait := protowire.AppendBytes(protowire.AppendTag(nil, 2, protowire.BytesType), []byte{8, 1})
+	send := append(text(1, "a.example.com"), text(2, "Hello?")...)
+	for name, c := range map[string]struct {
+		method string
+		body   []byte
+		field  string
+	}{
+		"no message of protobuf":      {"GetConversation", []byte{0xff}, "body"},
+		"a field that ends early":     {"GetConversation", []byte{10, 5, 'a'}, "body"},
+		"a field of another type":     {"GetConversation", []byte{8, 1}, "GetConversationRequest"},
+		"a field within one":          {"GetAuthorizationStatus", append(text(1, "signin-1"), 18, 1, 0xff), "body"},
+		"an id twice":                 {"GetConversation", append(text(1, "c-1"), text(1, "c-2")...), "id"},
+		"a message in two":            {"GetAuthorizationStatus", append(append(text(1, "signin-1"), wait...), wait...), "wait"},
+		"a text that is none":         {"SendMessage", append(text(1, "a.example.com"), text(2, "gr\xfc\xdfe")...), "message"},
+		"a text of a list":            {"SendMessage", append(send, text(4, "\xff")...), "scopes"},
+		"an id that is no text":       {"GetReceipt", text(1, "r-\xff"), "id"},
+		"larger than any":             {"SendMessage", append(send, text(4, strings.Repeat("x", maxBody))...), "body"},
+		"a method that says it twice": {"StartAuthorization", append(append(text(1, "b"), text(2, "s")...), text(1, "b")...), "business"},
+	} {
+		var answer []byte
+		err := conn.Invoke(t.Context(), "/pact.agent.v1.AgentService/"+c.method, c.body, &answer, grpc.ForceCodec(bytesCodec{}))
+		if reason, meta := infoOf(status.Convert(err)); status.Code(err) != codes.InvalidArgument || reason != codeInvalid || meta["field"] != c.field {
+			t.Errorf("%s: %v %v; want %s", name, err, meta, c.field)
+		}
+	}
+	err := conn.Invoke(t.Context(), "/pact.agent.v1.AgentService/SendMessage", append(send, text(4, strings.Repeat("s", 3))...), new([]byte), grpc.ForceCodec(bytesCodec{}))
+	if status.Code(err) == codes.InvalidArgument {
+		t.Errorf("what is well-formed: %v", err)
+	}
+	if err := conn.Invoke(t.Context(), "/pact.agent.v1.AgentService/GetEverything", []byte{0xff}, new([]byte), grpc.ForceCodec(bytesCodec{})); reasonOf(status.Convert(err)) != codeNoMethod {
+		t.Errorf("of no method: %v", err)
+	}
+	err = conn.Invoke(withHeaders(t.Context(), "authorization", "Bearer a", "authorization", "Bearer b"), "/pact.agent.v1.AgentService/GetStatus", []byte{}, new([]byte), grpc.ForceCodec(bytesCodec{}))
+	if reasonOf(status.Convert(err)) != codeUnauthenticated {
+		t.Errorf("two tokens: %v", err)
 	}
 }

@@ -60,6 +60,9 @@ type TokenView struct {
 	Expires  time.Time `json:"expires"`
 	LastUsed time.Time `json:"lastUsed,omitzero"` // to the hour
 	Revoked  time.Time `json:"revoked,omitzero"`
+	// TakenBack is, of Revoke, how many approvals that were given by it and not sent wait
+	// for the owner's word again.
+	TakenBack int `json:"takenBack,omitzero"`
 }
 
 // CreateToken says what token to make.
@@ -147,8 +150,9 @@ func (t *Tokens) List(ctx context.Context) ([]TokenView, error) {
 	return views, nil
 }
 
-// Revoke ends a token, given its id or name, for good; again, it changes nothing.
-// Errors wrap agent.ErrNotFound.
+// Revoke ends a token, given its id or name, for good, and takes back what was approved
+// by it and is not sent yet (agent.TakeBack); again, it changes nothing. Errors wrap
+// agent.ErrNotFound.
 func (t *Tokens) Revoke(ctx context.Context, which string) (v TokenView, err error) {
 	err = t.store.Update(ctx, func(tx agent.Tx) error {
 		all, err := tx.Find(agent.KindToken, agent.Query{Principal: t.principal})
@@ -163,12 +167,19 @@ func (t *Tokens) Revoke(ctx context.Context, which string) (v TokenView, err err
 			if r.ID != which && d.Name != which {
 				continue
 			}
+			taken := 0
 			if r.State == TokenActive {
 				r.State, d.Revoked = TokenRevoked, t.now().UTC()
-				err = putToken(tx, r, d)
+				if err := putToken(tx, r, d); err != nil {
+					return err
+				}
+				if taken, err = agent.TakeBack(tx, t.principal, actorOf(d.Name), d.Revoked); err != nil {
+					return err
+				}
 			}
 			v = t.view(r, d)
-			return err
+			v.TakenBack = taken
+			return nil
 		}
 		return agent.ErrNotFound
 	})
@@ -213,18 +224,24 @@ func (t *Tokens) find(ctx context.Context, q agent.Query) (v TokenView, err erro
 
 // stands reports whether a token that was accepted is still good.
 func (t *Tokens) stands(ctx context.Context, id string) error {
-	return t.store.View(ctx, func(tx agent.Tx) error {
-		r, err := tx.Get(agent.KindToken, t.principal, id)
-		if err != nil {
-			return err
-		}
-		d, err := readToken(r)
-		if err == nil && t.view(r, d).State != TokenActive {
-			err = errNoToken
-		}
-		return err
-	})
+	return t.store.View(ctx, func(tx agent.Tx) error { return t.standsIn(tx, id) })
 }
+
+// standsIn is stands in a transaction.
+func (t *Tokens) standsIn(tx agent.Tx, id string) error {
+	r, err := tx.Get(agent.KindToken, t.principal, id)
+	if err != nil {
+		return err
+	}
+	d, err := readToken(r)
+	if err == nil && t.view(r, d).State != TokenActive {
+		err = errNoToken
+	}
+	return err
+}
+
+// actorOf is who acts by a token of a name, as records keep it.
+func actorOf(name string) string { return "token " + name }
 
 // touch notes that a token was used. It matters to nobody if it cannot.
 func (t *Tokens) touch(ctx context.Context, id string) {

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -11,7 +12,7 @@ import (
 
 // withholder takes the links and codes of pending sign-ins out of a text, whatever
 // business says them in its card or a reply; nil for who may see them anyway.
-func (s *Server) withholder(ctx context.Context) (func(string) string, error) {
+func (s *Server) withholder(ctx context.Context) (func(business, text string) string, error) {
 	if c, ok := callerOf(ctx); !ok || !c.inTask && c.scope.rank() >= ScopeOperator.rank() {
 		return nil, nil
 	}
@@ -26,7 +27,7 @@ func (s *Server) withheld(ctx context.Context, m proto.Message) (proto.Message, 
 		return m, err
 	}
 	m = proto.Clone(m)
-	mapTexts(m.ProtoReflect(), hide)
+	mapTexts(m.ProtoReflect(), "", hide)
 	return m, nil
 }
 
@@ -42,16 +43,16 @@ func (s *Server) withheldError(ctx context.Context, err error) error {
 	return hideError(err, hide)
 }
 
-func hideError(err error, hide func(string) string) error {
+func hideError(err error, hide func(business, text string) string) error {
 	p := status.Convert(err).Proto()
-	p.Message = hide(p.Message)
+	p.Message = hide("", p.Message)
 	for _, d := range p.Details {
 		info := new(errdetails.ErrorInfo)
 		if d.UnmarshalTo(info) != nil {
 			continue
 		}
 		if detail, ok := info.Metadata["detail"]; ok { // the rest are our own words
-			info.Metadata["detail"] = hide(detail)
+			info.Metadata["detail"] = hide("", detail)
 		}
 		if failed := d.MarshalFrom(info); failed != nil {
 			return toStatus(failed)
@@ -66,7 +67,7 @@ func hideError(err error, hide func(string) string) error {
 var ours = fieldSet(
 	"id", "status", "state", "reason", "effect", "kind", "verdict", "issues", "digest", "next", "next_page_token", "preference", "profile",
 	"business", "conversation", "message", "message_id", "receipt", "approval", "authorization", "grant", "sent_message",
-	"actor", "task", "by", "decided_by", "ended_by", "settled_by",
+	"actor", "task", "by", "decided_by", "ended_by", "settled_by", "discovered_by", "fetched_by", "rechecked_by", "reconciled_by",
 	"AuthorizationStatus.text", "Cut.sha256", "Business.fingerprint", "Business.security_fingerprint", "Provider.source",
 )
 
@@ -92,15 +93,32 @@ func isOurs(f protoreflect.FieldDescriptor) bool {
 	return ours[full] || f.Kind() == protoreflect.StringKind && ours[string(f.Name())] && !theirs[full]
 }
 
+// businessOf is the id of the business that a message is about; of says whose one is that
+// does not tell.
+func businessOf(m protoreflect.Message, of string) string {
+	name := m.Descriptor().Name()
+	field := protoreflect.Name("business")
+	if name == "Business" {
+		field = "id"
+	}
+	f := m.Descriptor().Fields().ByName(field)
+	if f == nil || f.Kind() != protoreflect.StringKind || !isOurs(f) {
+		return of
+	}
+	return cmp.Or(m.Get(f).String(), of)
+}
+
 // mapTexts replaces every text of a message that may be a business's, and of those
-// within it.
-func mapTexts(m protoreflect.Message, by func(string) string) {
+// within it. of is the business that it is about, as far as what it is in tells.
+func mapTexts(m protoreflect.Message, of string, replace func(business, text string) string) {
+	of = businessOf(m, of)
+	by := func(text string) string { return replace(of, text) }
 	value := func(f protoreflect.FieldDescriptor, v protoreflect.Value) (protoreflect.Value, bool) {
 		switch {
 		case f.Kind() == protoreflect.StringKind:
 			return protoreflect.ValueOfString(by(v.String())), true
 		case f.Message() != nil:
-			mapTexts(v.Message(), by)
+			mapTexts(v.Message(), of, replace)
 		}
 		return v, false
 	}

@@ -42,9 +42,25 @@ func TestOwnWordsStay(t *testing.T) {
 		{"a turn's text", &agentv1.Message{Text: "x"}, func(m proto.Message) string { return m.(*agentv1.Message).Text }, false},
 		{"an identity", &agentv1.Status{Identity: &agentv1.Identity{Mode: "x"}}, func(m proto.Message) string { return m.(*agentv1.Status).Identity.Mode }, true},
 	} {
-		mapTexts(c.in.ProtoReflect(), func(string) string { return agent.Redacted })
+		mapTexts(c.in.ProtoReflect(), "", func(_, _ string) string { return agent.Redacted })
 		if got := c.text(c.in); (got == "x") != c.remains {
 			t.Errorf("%s is told as %q", c.field, got)
+		}
+	}
+	// Of each text it is told whose it is, as far as that is known.
+	said := map[string]string{}
+	list := &agentv1.ListConversationsResponse{Conversations: []*agentv1.Conversation{
+		{Business: "b-1", BusinessName: "one", Messages: []*agentv1.Message{{Text: "its message"}}}, {Business: "b-2", BusinessName: "two"},
+	}}
+	for _, m := range []proto.Message{
+		list, &agentv1.Business{Id: "b-3", Name: "three", Scopes: []*agentv1.Scope{{Id: "a scope"}}}, &agentv1.Progress{Business: "a name"},
+		&agentv1.OperationUpdate{Update: &agentv1.OperationUpdate_Result{Result: &agentv1.Result{Business: "b-4", Reply: "a reply"}}},
+	} {
+		mapTexts(m.ProtoReflect(), "", func(business, text string) string { said[text] = business; return text })
+	}
+	for text, want := range map[string]string{"one": "b-1", "its message": "b-1", "two": "b-2", "three": "b-3", "a scope": "b-3", "a name": "", "a reply": "b-4"} {
+		if got, told := said[text]; !told || got != want {
+			t.Errorf("%s is of %q", text, got)
 		}
 	}
 	for name := range theirs {
@@ -53,7 +69,7 @@ func TestOwnWordsStay(t *testing.T) {
 		}
 	}
 
-	err := hideError(toStatus(&agent.Refusal{Status: agent.StatusBlocked, Reason: agent.ReasonInvalidInput, Detail: "BLOCKED"}), func(string) string { return agent.Redacted })
+	err := hideError(toStatus(&agent.Refusal{Status: agent.StatusBlocked, Reason: agent.ReasonInvalidInput, Detail: "BLOCKED"}), func(_, _ string) string { return agent.Redacted })
 	reason, meta := infoOf(status.Convert(err))
 	if reason != codeRefused || meta["status"] != string(agent.StatusBlocked) || meta["reason"] != agent.ReasonInvalidInput || meta["detail"] != agent.Redacted ||
 		status.Convert(err).Message() != agent.Redacted {

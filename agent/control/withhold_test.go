@@ -17,7 +17,8 @@ import (
 )
 
 // DA-15, CP-4: what belongs to a sign-in that waits is told to no task and to no token
-// below operator, wherever it stands in an answer, whoever wrote it there.
+// below operator, wherever it stands in an answer, whoever wrote it there: in its own
+// business's words in every disguise, in another's as it is written.
 func TestLinkAndCodeAreWithheld(t *testing.T) {
 	w := newWorld(t, startSigner(t), true)
 	owner := w.curl()
@@ -26,13 +27,14 @@ func TestLinkAndCodeAreWithheld(t *testing.T) {
 	if owner.do("POST", "/v1/authorizations/"+begun.Authorization.GetId()+":signIn", `{}`, in); in.UserCode == "" || in.Link == "" {
 		t.Fatalf("the sign-in is %+v", in)
 	}
-	// The shop has them in its name, by a card that it had before.
+	// Both have them in their names, by cards that they had before.
 	change := owner.operate("/v1/conversations:send", `{"business":"`+w.shop()+`","message":"`+w.change().Message+`","effect":"change"}`, nil)
 	hidden := in.UserCode[:1] + "\u2066" + in.UserCode[1:]
 	err := w.store.Update(t.Context(), func(tx agent.Tx) error {
 		shops, err := tx.Find(agent.KindBusiness, agent.Query{Principal: "owner"})
 		for _, r := range shops {
-			r.Data = bytes.ReplaceAll(r.Data, []byte("Marrow Books"), []byte("Marrow "+in.UserCode+" "+hidden+" "+in.Link))
+			r.Data = bytes.ReplaceAll(r.Data, []byte("Marrow Books"), []byte("Marrow "+in.UserCode+" "+in.Link+" time"))
+			r.Data = bytes.ReplaceAll(r.Data, []byte("Larkline Air"), []byte("Larkline "+in.UserCode+" "+hidden+" "+in.Link))
 			err = errors.Join(err, tx.Put(agent.KindBusiness, r))
 		}
 		return err
@@ -60,8 +62,8 @@ func TestLinkAndCodeAreWithheld(t *testing.T) {
 			c.do("GET", path, "", nil)
 		}
 		c.do("POST", "/v1/businesses:discover", `{"cardUrl":"`+w.shop()+`"}`, nil)
-		if !strings.Contains(c.heard.String(), "Marrow ") {
-			t.Errorf("%s is told nothing of the shop: %s", name, c.heard)
+		if said := c.heard.String(); !strings.Contains(said, "Marrow "+agent.Redacted+" "+agent.Redacted+" time") || !strings.Contains(said, "Larkline "+agent.Redacted) {
+			t.Errorf("%s is told nothing of them: %s", name, c.heard)
 		}
 		if said := bare(c.heard.String()); strings.Contains(said, code) || strings.Contains(said, bare(in.Link)) {
 			t.Errorf("%s is told: %s", name, c.heard)
@@ -80,6 +82,24 @@ func TestLinkAndCodeAreWithheld(t *testing.T) {
 	}
 	if said := bare(task.heard.String()); strings.Contains(said, code) {
 		t.Errorf("a refusal tells: %s", task.heard)
+	}
+}
+
+// AD-2, AP-1: a token of scope assistant, and a task, give no word of the owner's by an
+// inspection, whatever program holds the token.
+func TestTaskConfirmsNothing(t *testing.T) {
+	w := newWorld(t, startSigner(t), true)
+	owner := w.curl()
+	for name, c := range map[string]*curl{
+		"assistant": owner.with("Authorization", "Bearer "+w.token(control.ScopeAssistant).Reveal()), "task of the owner": owner.with("Pact-Task", "trip"),
+	} {
+		r := c.operate("/v1/conversations:send", `{"business":"`+w.shop()+`","message":"yes?","effect":"inspect"}`, nil)
+		if r.Status != string(agent.StatusApprovalRequired) || r.Effect != "unknown" || r.Approval.GetEffect() != "unknown" {
+			t.Errorf("%s: %v", name, r)
+		}
+	}
+	if r := owner.operate("/v1/conversations:send", `{"business":"`+w.shop()+`","message":"yes?","effect":"inspect"}`, nil); r.Status != string(agent.StatusReplied) {
+		t.Errorf("the owner: %v", r)
 	}
 }
 

@@ -72,7 +72,7 @@ func (r Rules) Check(raw string) (*url.URL, error) {
 	}
 	if h.loopback() {
 		if !r.Development {
-			return nil, &RuleError{"UR-2", "loopback hosts are for development mode only"}
+			return nil, &RuleError{"UR-2", "loopback hosts are for development mode only: enrol at a signer on this machine, or say --development"}
 		}
 		return u, nil
 	}

@@ -29,7 +29,13 @@ const busyTimeout = 10 * time.Second
 type Store struct {
 	db          *sql.DB
 	read, write *lane
+	path        string
+	info        os.FileInfo // of the file that is open
 }
+
+// ErrGone is the error when the store's file is not where it was opened: it was
+// removed, or another is in its place.
+var ErrGone = errors.New("the file of the agent's store is gone, or another is in its place: what is written would be lost")
 
 var _ agent.Store = (*Store)(nil)
 
@@ -51,7 +57,8 @@ func Open(path string) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the agent's store: %w", err)
 	}
-	if err := f.Close(); err != nil {
+	info, err := f.Stat()
+	if err = errors.Join(err, f.Close()); err != nil {
 		return nil, fmt.Errorf("open the agent's store: %w", err)
 	}
 	dsn := url.URL{Scheme: "file", OmitHost: true, Path: path, RawQuery: url.Values{"_pragma": {
@@ -62,7 +69,7 @@ func Open(path string) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the agent's store: %w", err)
 	}
-	s := &Store{db: db, read: &lane{begin: "BEGIN"}, write: &lane{begin: "BEGIN IMMEDIATE"}}
+	s := &Store{db: db, path: path, info: info, read: &lane{begin: "BEGIN"}, write: &lane{begin: "BEGIN IMMEDIATE"}}
 	for _, l := range []*lane{s.write, s.read} {
 		if l.conn, err = connect(db); err != nil {
 			return nil, errors.Join(fmt.Errorf("open the agent's store %s: %w", path, err), s.Close())
@@ -110,8 +117,22 @@ func (s *Store) View(ctx context.Context, fn func(agent.Tx) error) error {
 	return s.read.transact(ctx, fn)
 }
 
-// Update implements [agent.Store].
+// InPlace returns ErrGone if what is written does not come to where the store was
+// opened.
+func (s *Store) InPlace() error {
+	now, err := os.Stat(s.path)
+	if err != nil || !os.SameFile(now, s.info) {
+		return fmt.Errorf("%s: %w", s.path, ErrGone)
+	}
+	return nil
+}
+
+// Update implements [agent.Store]. It refuses to write into a file that nobody finds
+// again: nothing is to be sent that is not on disk.
 func (s *Store) Update(ctx context.Context, fn func(agent.Tx) error) error {
+	if err := s.InPlace(); err != nil {
+		return err
+	}
 	return s.write.transact(ctx, fn)
 }
 

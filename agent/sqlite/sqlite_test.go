@@ -358,3 +358,34 @@ func TestCheck(t *testing.T) {
 		t.Errorf("a damaged store: %v", err)
 	}
 }
+
+// What is written goes where the file was opened, or nowhere: one that was removed, or that
+// another has the place of, is written to no more.
+func TestInPlace(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "agent.db")
+	s, err := Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	write := func() error { return s.Update(t.Context(), func(agent.Tx) error { return nil }) }
+	if err := errors.Join(s.InPlace(), write()); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(path, path+".old"); err != nil {
+		t.Fatal(err)
+	}
+	for _, there := range []bool{false, true} {
+		if there {
+			if err := os.WriteFile(path, nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := write(); !errors.Is(err, ErrGone) || !errors.Is(s.InPlace(), ErrGone) {
+			t.Errorf("another there %v: %v", there, err)
+		}
+	}
+	if err := errors.Join(os.Rename(path+".old", path), s.InPlace(), write()); err != nil {
+		t.Errorf("put back: %v", err)
+	}
+}

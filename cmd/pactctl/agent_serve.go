@@ -11,11 +11,13 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/go-json-experiment/json"
 	"github.com/spf13/cobra"
 
 	"github.com/pactsigner/pactsigner/agent/control"
+	"github.com/pactsigner/pactsigner/agent/sqlite"
 )
 
 // newAgentCmd runs the personal agent as a process of its own.
@@ -120,10 +122,14 @@ func (p *profile) serve(ctx context.Context, o serveOptions) (err error) {
 	if err := self.write(); err != nil { // what is there is of one that is gone
 		return err
 	}
-	defer func() { err = errors.Join(err, self.forget()) }()
+	var h *here
+	defer func() {
+		if h == nil || h.store.InPlace() == nil { // else what is told there is another's
+			err = errors.Join(err, self.forget())
+		}
+	}()
 
-	h, err := p.openHere(dir, key, o.scale)
-	if err != nil {
+	if h, err = p.openHere(dir, key, o.scale); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, h.close()) }()
@@ -151,9 +157,41 @@ func (p *profile) serve(ctx context.Context, o serveOptions) (err error) {
 		}
 		return err
 	}
+	ctx, gone := context.WithCancelCause(ctx)
+	defer gone(nil)
+	go watchPlace(ctx, h.store, gone)
 	// From the moment that it stops no command is to come here.
-	defer context.AfterFunc(ctx, func() { _ = self.forget() })() // it is told at the end
-	return s.Serve(ctx, listeners...)
+	defer context.AfterFunc(ctx, func() {
+		if h.store.InPlace() == nil {
+			_ = self.forget() // it is told at the end
+		}
+	})()
+	err = s.Serve(ctx, listeners...)
+	if cause := context.Cause(ctx); errors.Is(cause, sqlite.ErrGone) {
+		err = errors.Join(fmt.Errorf("the agent stops: %w", cause), err)
+	}
+	return err
+}
+
+// lookEvery is how often a running agent looks whether its profile is still there.
+const lookEvery = 2 * time.Second
+
+// watchPlace says when the profile is not where it was any more: what is done then is
+// written down where nobody finds it, and its tokens cannot be revoked.
+func watchPlace(ctx context.Context, store *sqlite.Store, gone context.CancelCauseFunc) {
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			if err := store.InPlace(); err != nil {
+				gone(err)
+				return
+			}
+		}
+	}
 }
 
 // open listens, and says where.

@@ -67,6 +67,7 @@ type terminal struct {
 	mu     sync.Mutex
 	text   bytes.Buffer
 	onLink func(link string)
+	onWait func()    // a wait for a sign-in begins
 	answer io.Writer // stdin
 }
 
@@ -78,6 +79,9 @@ func (t *terminal) Write(p []byte) (int, error) {
 	n, err := t.text.Write(p)
 	if m := linkLine.FindSubmatch(p); m != nil && t.onLink != nil {
 		go t.onLink(string(m[1]))
+	}
+	if bytes.HasPrefix(p, []byte("Waiting for the sign-in at ")) && t.onWait != nil {
+		t.onWait()
 	}
 	if bytes.HasSuffix(p, []byte("[y/N] ")) && t.answer != nil {
 		go func() { _, _ = io.WriteString(t.answer, "y\n") }()
@@ -117,7 +121,18 @@ func (b *bench) run(human bool, stdin string, args ...string) (code int, stdout,
 		args = append(args, "--profile", b.profile)
 	}
 	code = a.run(ctx, args)
-	return code, out.String(), term.String()
+	return code, unhinted(out.String(), args), unhinted(term.String(), args)
+}
+
+// unhinted is what a command printed without the flags by which it chose its agent, in
+// the commands that it named.
+func unhinted(text string, args []string) string {
+	for i, arg := range args[:len(args)-1] {
+		if slices.Contains(agentFlags, strings.TrimPrefix(arg, "--")) {
+			text = strings.ReplaceAll(text, " "+arg+" "+shellQuoted(args[i+1]), "")
+		}
+	}
+	return text
 }
 
 // json runs a command that must end with a code, and decodes its output.

@@ -44,6 +44,9 @@ func (p *profile) tokens(do func(*control.Tokens) error) (err error) {
 	} else if named != "" {
 		return onlyHere(by)
 	}
+	if err := p.noToken(); err != nil {
+		return err
+	}
 	dir, err := p.folder()
 	if err != nil {
 		return err
@@ -204,6 +207,8 @@ func newAgentTokensRevokeCmd(p *profile) *cobra.Command {
 	return &cobra.Command{
 		Use:   "revoke TOKEN",
 		Short: "End a token for good, given its id or name",
+		Long: `End a token for good, given its id or name. What it approved and what is not
+sent yet waits for your word again.`,
 		Example: `  pactctl agent tokens revoke editor
   pactctl agent tokens revoke token-3f9k2m7qz5w4abcd --yes`,
 		Args: cobra.ExactArgs(1),
@@ -234,7 +239,12 @@ func (p *profile) revokeToken(ctx context.Context, tokens *control.Tokens, which
 		if t, err = tokens.Revoke(ctx, t.ID); err != nil {
 			return err
 		}
-		return p.app.print(t, func(pr *printer) { pr.line("Token %s (%s) is revoked.", t.ID, t.Name) })
+		return p.app.print(t, func(pr *printer) {
+			pr.line("Token %s (%s) is revoked.", t.ID, t.Name)
+			if t.TakenBack > 0 {
+				pr.say(0, "What it approved and what was not sent waits for your word again, %s: pactctl approvals list", plural(t.TakenBack, "approval"))
+			}
+		})
 	}
 	return fmt.Errorf("there is no token %q: see pactctl agent tokens list", which)
 }

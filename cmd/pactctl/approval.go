@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/pactsigner/pactsigner/agent"
 )
@@ -10,6 +11,7 @@ import (
 // showApproval shows the whole of what is decided (AP-2): nothing is shortened, and
 // no character hides.
 func (p *profile) showApproval(req agent.ApprovalRequest) {
+	p.shown = req.ID
 	printApproval(p.app.aside(), req, p.app.redraw)
 }
 
@@ -31,17 +33,50 @@ func printApproval(pr *printer, req agent.ApprovalRequest, width int) {
 	}
 	pr.line("SHA-256: %s", req.Digest)
 	pr.line("Message:")
-	hidden := false
-	for line := range strings.SplitSeq(req.Message, "\n") {
-		shown := agent.WrittenOut(line)
-		hidden = hidden || shown != line
-		for _, row := range rows(shown, width-2) {
+	n := 0
+	lines := agent.WrittenOutLines(req.Message)
+	for _, line := range lines {
+		n += len(rows(line, columns-2))
+		for _, row := range rows(line, width-2) {
 			pr.line("  %s", row)
 		}
 	}
-	if hidden {
-		pr.say(0, "It has characters that do not show; they stand in it as <U+...>.")
+	if strings.Join(lines, "\n") != req.Message {
+		pr.say(0, "It has characters that do not show, or many blanks or empty lines; they stand in it in <...>.")
 	}
+	if n > manyRows {
+		printAgain(pr, req)
+	}
+}
+
+// manyRows is how much of a message moves what stands before it out of sight.
+const manyRows = 40
+
+// printAgain writes what a long message has moved out of sight.
+func printAgain(pr *printer, req agent.ApprovalRequest) {
+	ids := func(scopes []agent.Scope) string {
+		var out []string
+		for _, s := range scopes {
+			out = append(out, agent.WrittenOut(s.ID))
+		}
+		return strings.Join(out, " ")
+	}
+	pr.line("")
+	pr.say(0, "That message has %s and %s. Once more, what it is about:",
+		plural(strings.Count(req.Message, "\n")+1, "line"), plural(utf8.RuneCountInString(req.Message), "character"))
+	can := ""
+	if req.Exceeds {
+		can = ids(req.TokenScopes)
+	}
+	pr.fields(
+		"to", agent.WrittenOut(req.Business),
+		"at", agent.WrittenOut(req.Destination),
+		"effect", req.Effect.String(),
+		"permissions", or(ids(req.Scopes), "none"),
+		"its token can", can,
+		"approval", req.ID,
+		"SHA-256", req.Digest,
+	)
 }
 
 // requestOf is what was to be decided on, of the record of it.

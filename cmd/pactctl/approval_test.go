@@ -17,12 +17,14 @@ func TestApprovalIsWhole(t *testing.T) {
 			a.redraw, a.width = width, width
 			p := &profile{app: a}
 			p.showApproval(agent.ApprovalRequest{
-				Business: "Larkline Air", Destination: "https://provider.example.com/a2a/01M8F2XW4QK7Z3V9TB5RC0HARK/message:send",
+				ID: "approval-1", Business: "Larkline Air", Destination: "https://provider.example.com/a2a/01M8F2XW4QK7Z3V9TB5RC0HARK/message:send",
 				Message: long, Effect: agent.EffectChange, Digest: strings.Repeat("0123456789abcdef", 4),
 				Scopes: []agent.Scope{{ID: "flights:rebook", Description: "Move a booking to another flight " + words}},
 			})
 			got := stderr.String()
 			_, message, _ := strings.Cut(got, "Message:\n")
+			message, again, _ := strings.Cut(message, "\n\n")
+			message += "\n"
 			back := ""
 			for line := range strings.Lines(message) {
 				row, ok := strings.CutPrefix(strings.TrimSuffix(line, "\n"), "  ")
@@ -36,6 +38,11 @@ func TestApprovalIsWhole(t *testing.T) {
 			}
 			if back != long {
 				t.Errorf("the message is not shown whole: %d characters of %d\n%s", len(back), len(long), message)
+			}
+			for _, part := range []string{"1 line and 4000 characters", "Larkline Air", "/message:send", "change", "flights:rebook", "approval-1", strings.Repeat("0123456789abcdef", 4)} {
+				if !strings.Contains(strings.Join(strings.Fields(again), " "), part) {
+					t.Errorf("after the message: no %q\n%s", part, again)
+				}
 			}
 			flat := strings.Join(strings.Fields(got), " ")
 			for _, part := range []string{
@@ -67,7 +74,7 @@ func TestApprovalHidesNothing(t *testing.T) {
 			"  g<U+FE0F>h<U+180B>i<U+E0100>j<U+034F>k<U+17B4>l<U+2800>m<U+E0041>n\n" +
 			"  o\u0300\u0301\u0302\u0303<U+0334><U+0489>p\u0300\n  next\n",
 		"\n  pay<U+2066>  see<U+202D> more\n",
-		"\nIt has characters that do not show; they stand in it as <U+...>.\n",
+		"\nIt has characters that do not show, or many blanks or empty lines; they stand in\nit in <...>.\n",
 	} {
 		if !strings.Contains(stderr.String(), want) {
 			t.Errorf("%q is missing in\n%s", want, stderr)
@@ -77,5 +84,23 @@ func TestApprovalHidesNothing(t *testing.T) {
 	(&profile{app: a}).showApproval(agent.ApprovalRequest{Message: "Größe 42, 航空 é?"})
 	if got := stderr.String(); !strings.HasSuffix(got, "\nMessage:\n  Größe 42, 航空 é?\n") {
 		t.Errorf("got %q", got)
+	}
+}
+
+// AP-2: nothing in a message moves the rest of it out of sight, or what stands before it.
+func TestApprovalStaysInSight(t *testing.T) {
+	a, _, stderr := testApp("", true)
+	p := &profile{app: a}
+	p.showApproval(agent.ApprovalRequest{
+		Message: "Cancel all my flights." + strings.Repeat("\n", 3900) + "Rebook me\n\n\nonto" + strings.Repeat(" ", 2000) + "LK 318" + strings.Repeat("\t", 21) + "\n" + strings.Repeat(" \n", 3),
+	})
+	const want = "\n  Cancel all my flights.\n  <3899 empty lines>\n  Rebook me\n\n\n  onto<2000 blanks>LK 318<21 x U+0009>\n  <4 empty lines>\nIt has characters"
+	if got := stderr.String(); !strings.Contains(got, want) || strings.Contains(got, "Once more") {
+		t.Errorf("got %q", got)
+	}
+	a, _, stderr = testApp("", true)
+	(&profile{app: a}).showApproval(agent.ApprovalRequest{ID: "approval-1", Business: "Larkline Air", Effect: agent.EffectChange, Message: strings.Repeat("x\n", 41)})
+	if _, again, _ := strings.Cut(stderr.String(), "42 lines and 82 characters"); !strings.Contains(again, "Larkline Air") || !strings.Contains(again, "none\n") {
+		t.Errorf("got %q", stderr)
 	}
 }

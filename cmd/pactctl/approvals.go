@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -43,7 +44,7 @@ func newApprovalsListCmd(p *profile) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return p.app.print(map[string]any{"approvals": list}, func(pr *printer) { printApprovals(pr, list) })
+				return p.app.print(map[string]any{"approvals": list}, func(pr *printer) { printApprovals(pr, list, p.limit != nil) })
 			})
 		},
 	}
@@ -51,7 +52,8 @@ func newApprovalsListCmd(p *profile) *cobra.Command {
 	return cmd
 }
 
-func printApprovals(p *printer, list []agent.ApprovalView) {
+// printApprovals writes approvals; running: an agent runs, which sends what is approved.
+func printApprovals(p *printer, list []agent.ApprovalView, running bool) {
 	if len(list) == 0 {
 		p.line("Nothing waits for you.")
 	}
@@ -71,8 +73,16 @@ func printApprovals(p *printer, list []agent.ApprovalView) {
 			what += ", asked for by " + who
 		}
 		p.say(4, "%s: %s", businessOf(v.Business, v.BusinessName), what)
-		if v.State == agent.ApprovalApproved && v.Authorization != "" {
+		if v.Reason == agent.ReasonApproverRevoked {
+			p.say(4, "approved by %s, which was revoked before it was sent", or(byAnother(v.DecidedBy), "you"))
+		}
+		switch approved := v.State == agent.ApprovalApproved; {
+		case approved && v.Authorization != "":
 			p.say(4, "waits for %s: pactctl approvals approve %s", v.Authorization, v.ID)
+		case approved && running:
+			p.say(4, "the running agent sends it when it can")
+		case approved:
+			p.say(4, "send it with: pactctl approvals approve %s", v.ID)
 		}
 		p.line("    %s", p.text(agent.WrittenOut(strings.Join(strings.Fields(v.Message), " ")), 4))
 	}
@@ -91,8 +101,13 @@ func newApprovalsShowCmd(p *profile) *cobra.Command {
 				if err != nil {
 					return noApproval(args[0], err)
 				}
+				where, err := whereItGoes(ctx, ag, c, v)
+				if err != nil {
+					return err
+				}
 				return p.app.print(v, func(pr *printer) {
 					printAsked(pr, v)
+					where(pr)
 					printApproval(pr, requestOf(v), p.app.width)
 				})
 			})
@@ -106,6 +121,10 @@ func noApproval(id string, err error) error {
 
 // printAsked writes what is to be known of an approval beside what is decided on.
 func printAsked(p *printer, v agent.ApprovalView) {
+	decided := "decided"
+	if v.State == agent.ApprovalPending {
+		decided = "approved"
+	}
 	p.fields(
 		"approval", v.ID,
 		"state", v.State,
@@ -114,12 +133,48 @@ func printAsked(p *printer, v agent.ApprovalView) {
 		"conversation", v.Conversation,
 		"asked", p.at(v.Created),
 		"expires", expires(p, v),
-		"decided", p.at(v.Decided),
+		decided, p.at(v.Decided),
 		"by", byAnother(v.DecidedBy),
 		"sent as", v.SentMessage,
 		"sign-in", v.Authorization,
 		"in its place", v.Next,
 	)
+}
+
+// whereItGoes tells what the same words mean another thing by: what the business said
+// last in the conversation that an approval goes on with, and a host that speaks of the
+// permissions in its place.
+func whereItGoes(ctx context.Context, ag personal, c agent.Caller, v agent.ApprovalView) (func(*printer), error) {
+	elsewhere := ""
+	known, err := ag.Businesses(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	for _, b := range known {
+		if b.ID == v.Business {
+			elsewhere = b.CardElsewhere()
+		}
+	}
+	conversation, err := ag.Conversation(ctx, c, v.Conversation)
+	lost := errors.Is(err, agent.ErrNotFound)
+	if err != nil && !lost {
+		return nil, err
+	}
+	return func(p *printer) {
+		if elsewhere != "" {
+			p.say(0, "What the business says of itself and its permissions comes from another host: %s", elsewhere)
+		}
+		switch said, goesOn := agent.LastWords(conversation); {
+		case lost || !goesOn:
+		case said == "":
+			p.say(0, "It goes on with that conversation, in which the business said nothing yet.")
+		default:
+			p.say(0, "It goes on with that conversation, in which the business said last:")
+			for _, line := range agent.WrittenOutLines(said) {
+				p.line("  %s", line)
+			}
+		}
+	}, nil
 }
 
 // expires is when nobody can decide any more, while that matters.
@@ -141,7 +196,8 @@ else it is sent from here, and its answer judged.
 If you must sign in first, a terminal shows the link and waits. Elsewhere the
 approval stays and the exit code is 3: approve it again on a terminal, where
 nothing is asked twice. What differs from what was approved, because the
-business asks for more, is asked about anew.
+business asks for more, is asked about anew. Ctrl-C before it is sent takes your
+word back: it waits for you again.
 
 Exit codes: 0 answered, or left to who asked for it; 1 failed; 3 you must sign
 in or approve more; 130 interrupted.`,
@@ -170,7 +226,12 @@ func (p *profile) approve(ctx context.Context, ag personal, c agent.Caller, id s
 	}
 	switch v.State {
 	case agent.ApprovalPending:
+		where, err := whereItGoes(ctx, ag, c, v)
+		if err != nil {
+			return err
+		}
 		printAsked(p.app.aside(), v)
+		where(p.app.aside())
 		p.showApproval(requestOf(v))
 		if err := p.app.confirm(ctx, "Send it?"); err != nil {
 			return err
@@ -183,7 +244,14 @@ func (p *profile) approve(ctx context.Context, ag personal, c agent.Caller, id s
 	if err != nil {
 		return noApproval(id, err)
 	}
-	return p.endedWith(r, approveError(id, r), func(pr *printer) {
+	if ctx.Err() != nil {
+		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), dialTimeout)
+		defer cancel()
+		if v, err := ag.Approval(bounded, c, id); err == nil && v.State == agent.ApprovalPending {
+			p.stopped = "nothing was sent, and the word is taken back; decide anew with"
+		}
+	}
+	return p.endedWith(r, p.approveError(id, r), func(pr *printer) {
 		if r.Status == agent.StatusReplied {
 			printReply(pr, r)
 			return
@@ -193,7 +261,7 @@ func (p *profile) approve(ctx context.Context, ag personal, c agent.Caller, id s
 }
 
 // approveError is what an approved operation ended with, and what a person can do.
-func approveError(id string, r agent.Result) error {
+func (p *profile) approveError(id string, r agent.Result) error {
 	remedy := ""
 	switch {
 	case r.Status == agent.StatusNeedsUserAction && r.Authorization != nil:
@@ -201,7 +269,7 @@ func approveError(id string, r agent.Result) error {
 	case r.Status == agent.StatusApprovalRequired && r.Approval != nil && r.Approval.ID != "":
 		remedy = ": go on with: pactctl approvals approve " + r.Approval.ID
 	}
-	return resultErrorWith(r, remedy)
+	return p.resultErrorWith(r, p.app.hints.text(remedy))
 }
 
 // clause is a detail behind a sentence's end.

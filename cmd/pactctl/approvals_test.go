@@ -35,6 +35,20 @@ func (d *deciding) Decide(_ context.Context, c agent.Caller, decision agent.Deci
 	return d.result, d.err
 }
 
+func (d *deciding) Businesses(context.Context, agent.Caller) ([]agent.BusinessView, error) {
+	return []agent.BusinessView{
+		{ID: "b-1", Provider: "https://other.example", FinalURL: "https://card.example/card"},
+		{ID: d.view.Business, Provider: "https://provider.example", FinalURL: "https://cards.example/card"},
+	}, nil
+}
+
+func (d *deciding) Conversation(_ context.Context, _ agent.Caller, id string) (agent.ConversationView, error) {
+	if id != d.view.Conversation {
+		return agent.ConversationView{}, agent.ErrNotFound
+	}
+	return agent.ConversationView{ID: id, Messages: []agent.MessageView{{Text: "What is there?", Reply: "LK 318 is EUR 900.\n\n\n\n\nShall I charge it?"}}}, nil
+}
+
 // anApproval is one that an assistant asked for.
 func anApproval() agent.ApprovalView {
 	return agent.ApprovalView{
@@ -105,6 +119,11 @@ func TestApprove(t *testing.T) {
 				}
 			}
 			whole := strings.Contains(stderr.String(), "asked for by  assistant \"desk<U+202E>\"\n") && strings.Contains(stderr.String(), "\n  and tell me the seat\n") && strings.Contains(stderr.String(), "SHA-256: "+d.view.Digest)
+			around := strings.Contains(stderr.String(), "comes from another host:\nhttps://cards.example\n") || strings.Contains(stderr.String(), "comes from another host: https://cards.example\n")
+			around = around && strings.Contains(stderr.String(), "the business said last:\n  LK 318 is EUR 900.\n  <4 empty lines>\n  Shall I charge it?\n")
+			if around != whole {
+				t.Errorf("what it answers, and whose words the permissions are:\n%s", stderr)
+			}
 			if whole != (c.state == "") || strings.Contains(stderr.String(), "Send it? [y/N]") != c.asked {
 				t.Errorf("shown\n%s", stderr)
 			}
@@ -131,17 +150,25 @@ func TestApprovalsPrinted(t *testing.T) {
 	var b bytes.Buffer
 	for _, width := range []int{80, 0} {
 		p := &printer{w: &b, now: testNow, zone: time.UTC, width: width}
-		printApprovals(p, all)
+		printApprovals(p, all, false)
 		p.line("")
 		for _, v := range all {
 			printAsked(p, v)
 			printApproval(p, requestOf(v), width)
 			p.line("")
 		}
-		printApprovals(p, nil)
+		printApprovals(p, nil, false)
 		p.line("")
 	}
 	golden(t, "approvals.txt", b.Bytes())
+	free := missing
+	free.Authorization = ""
+	for running, want := range map[bool]string{true: "the running agent sends it when it can\n", false: "send it with: pactctl approvals approve " + free.ID + "\n"} {
+		var b bytes.Buffer
+		if printApprovals(&printer{w: &b, now: testNow, zone: time.UTC}, []agent.ApprovalView{free}, running); !strings.Contains(b.String(), "    "+want) {
+			t.Errorf("running %v:\n%s", running, &b)
+		}
+	}
 	wide, _, _ := strings.Cut(b.String(), "Nothing waits")
 	for line := range strings.Lines(wide) {
 		if n := len([]rune(strings.TrimSuffix(line, "\n"))); n > 80 {
@@ -156,7 +183,7 @@ func TestByAnother(t *testing.T) {
 		"": "", "owner_cli": "", "owner": "", "token desk": "token desk", "agent": "agent",
 		"owner task trip": `task "trip"`, "token desk task x, approved by the owner already": `token desk task "x, approved by the owner already"`,
 		"assistant a\x1b[2Jb": `assistant "a<U+001B>[2Jb"`, `assistant a" and the owner`: `assistant "a' and the owner"`,
-		"assistant a task b": `assistant "a task b"`, "dialog of a": `dialog of "a"`, "token a b task c": "token a b task c",
+		"assistant a task b": `assistant "a task b"`, "dialog of a": `you in a dialog of "a"`, "token a b task c": "token a b task c",
 	} {
 		if got := byAnother(actor); got != want {
 			t.Errorf("%q: %q", actor, got)
@@ -192,7 +219,7 @@ func TestApprovalsOverTheAgent(t *testing.T) {
 		t.Helper()
 		v := b.json(false, 3, "send", "--business", air, "--scope", scope, "--message", message)
 		approval, _ := v["approval"].(map[string]any)
-		if v["status"] != "local_approval_required" || approval["state"] != "pending" || approval["message"] != message || approval["actor"] != "owner_cli" {
+		if v["status"] != "local_approval_required" || approval["state"] != "pending" || approval["message"] != message || approval["actor"] != "owner" {
 			t.Fatalf("asked: %v", v)
 		}
 		return approval["id"].(string)
@@ -270,7 +297,7 @@ func TestApprovalsOverTheAgent(t *testing.T) {
 	if v["status"] != "replied" || v["evidence"].(map[string]any)["verdict"] != "verified" {
 		t.Errorf("approved: %v", v)
 	}
-	if after := state(first, "sent"); after["sentMessage"] != v["message"] || after["digest"] != digest || after["decidedBy"] != "owner_cli" {
+	if after := state(first, "sent"); after["sentMessage"] != v["message"] || after["digest"] != digest || after["decidedBy"] != "owner" {
 		t.Errorf("sent: %v", after)
 	}
 	turns := b.json(false, 0, "conversations", "show", v["conversation"].(string))["messages"].([]any)
@@ -306,17 +333,17 @@ func TestApprovalsOverTheAgent(t *testing.T) {
 	if v := state(third, "approved"); v["authorization"] == nil {
 		t.Errorf("approved: %v", v)
 	}
-	// Who stops waiting for the sign-in does not take the word back.
+	// Who stops waiting takes the word back, and is told so.
 	ctx, interrupt := context.WithCancel(t.Context())
 	defer interrupt()
 	seen := &terminal{onLink: func(string) { interrupt() }}
 	left := &app{stdin: strings.NewReader(""), stdout: io.Discard, stderr: seen, now: time.Now, zone: time.UTC, person: true}
-	if code := left.run(ctx, []string{"approvals", "approve", third, "--profile", b.profile}); code != 130 || !strings.HasSuffix(seen.String(), "go on with: pactctl approvals approve "+third+"\n") {
+	if code := left.run(ctx, []string{"approvals", "approve", third, "--profile", b.profile}); code != 130 || !strings.HasSuffix(unhinted(seen.String(), []string{"--profile", b.profile}), "nothing was sent, and the word is taken back; decide anew with: pactctl approvals approve "+third+"\n") {
 		t.Errorf("interrupted: exit %d\n%s", code, seen)
 	}
-	state(third, "approved")
+	state(third, "pending")
 	code, stdout, stderr = b.run(true, "", "approvals", "approve", third)
-	if code != 0 || !strings.Contains(stdout, "The business signed for what it says it did.") || strings.Contains(stderr, "[y/N]") || !strings.Contains(stderr, "Open  http") {
+	if code != 0 || !strings.Contains(stdout, "The business signed for what it says it did.") || strings.Count(stderr, "[y/N]") != 1 || !strings.Contains(stderr, "Open  http") {
 		t.Errorf("with it: exit %d\n%s%s", code, stdout, stderr)
 	}
 	state(third, "sent")

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -40,6 +41,9 @@ exit code is 3.`,
 		if len(req.Scopes) == 0 {
 			return usagef("--scope ID is required: pactctl discover lists the permissions of a business")
 		}
+		if utf8.RuneCountInString(req.Purpose) > maxPurpose {
+			return usagef("--purpose is longer than %d characters", maxPurpose)
+		}
 		req.Business = args[0]
 		return p.with(cmd.Context(), func(ctx context.Context, ag personal, c agent.Caller) error {
 			ctx, cancel := atMost(ctx, timeout)
@@ -52,10 +56,13 @@ exit code is 3.`,
 		})
 	}
 	cmd.Flags().StringSliceVar(&req.Scopes, "scope", nil, "permission `ID` of the card; may be repeated")
-	cmd.Flags().StringVar(&req.Purpose, "purpose", "", "`TEXT` that reminds you what it is for")
+	cmd.Flags().StringVar(&req.Purpose, "purpose", "", "`TEXT` of at most 300 characters that reminds you what it is for")
 	cmd.Flags().DurationVar(&timeout, "timeout", 0, "wait at most this `DURATION`")
 	return cmd
 }
+
+// maxPurpose is what a running agent takes (CP-3), in characters.
+const maxPurpose = 300
 
 // notEmpty refuses flags that were given without a value: they would be taken as not
 // given.
@@ -229,9 +236,12 @@ end. Exit code 3 if it is still pending when the wait is over.`,
 			}
 			p.waitFor = args[0]
 			return p.with(cmd.Context(), func(ctx context.Context, ag personal, c agent.Caller) error {
-				ctx, cancel := atMost(ctx, timeout)
+				bounded, cancel := atMost(ctx, timeout)
 				defer cancel()
-				r, err := ag.WaitAuthorization(ctx, c, args[0])
+				r, err := ag.WaitAuthorization(bounded, c, args[0])
+				if err != nil && bounded.Err() != nil && ctx.Err() == nil { // over before the wait began
+					r, err = signInNow(ctx, ag, c, args[0])
+				}
 				if err != nil {
 					return notThere(err, "sign-in", args[0], "authorization list")
 				}
@@ -241,6 +251,24 @@ end. Exit code 3 if it is still pending when the wait is over.`,
 	}
 	cmd.Flags().DurationVar(&timeout, "timeout", 0, "wait at most this `DURATION`")
 	return cmd
+}
+
+// signInNow is a sign-in as it stands, as the result of a wait that is over.
+func signInNow(ctx context.Context, ag personal, c agent.Caller, id string) (agent.Result, error) {
+	list, err := ag.Authorizations(ctx, c)
+	if err != nil {
+		return agent.Result{}, err
+	}
+	i := slices.IndexFunc(list, func(v agent.AuthorizationView) bool { return v.ID == id })
+	switch {
+	case i < 0:
+		return agent.Result{}, agent.ErrNotFound
+	case list[i].State != "pending": // there is nothing to wait for
+		return ag.WaitAuthorization(ctx, c, id)
+	}
+	return agent.Result{
+		Status: agent.StatusNeedsUserAction, Reason: agent.ReasonSignInPending, Business: list[i].Business, Authorization: &list[i],
+	}, nil
 }
 
 func newAuthorizationCancelCmd(p *profile) *cobra.Command {

@@ -45,7 +45,10 @@ current context; an embedded signer on this machine, with its default data
 folder. What a personal agent's command works with: --remote; --profile;
 PACT_REMOTE; PACT_PROFILE; the agent of PACT_CONTEXT or else of the current
 context; the default profile. A current context that names no signer, and any
-that names no agent, is passed over.`
+that names no agent, is passed over. The token for a running agent is that of
+--remote-token-file, else of the context that names it, else of
+PACT_REMOTE_TOKEN_FILE. Naming another agent in a context forgets the token file
+of the one before.`
 	cmd.Example = `  pactctl context set prod --server https://signer.example.com:8789 \
       --token-file ~/prod.token
   pactctl context use prod
@@ -156,6 +159,9 @@ func newContextSetCmd(a *app) *cobra.Command {
 				s.Insecure = set.Insecure
 			}
 			if changed("agent") {
+				if s.Agent != set.Agent { // the token was that one's
+					s.AgentTokenFile = ""
+				}
 				s.Agent = set.Agent
 			}
 			if changed("agent-token-file") {
@@ -182,7 +188,7 @@ func newContextSetCmd(a *app) *cobra.Command {
 			return a.print(c.view(name), func(p *printer) {
 				p.line("Context %s is set.", name)
 				if c.Current != name {
-					p.line("Choose it with: pactctl context use %s", name)
+					p.line("Choose it with: pactctl context use %s", shellQuoted(name))
 				}
 			})
 		},

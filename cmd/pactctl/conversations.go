@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pactsigner/pactsigner/agent"
+	"github.com/pactsigner/pactsigner/agent/control"
 )
 
 // newConversationsCmd shows what was said.
@@ -86,6 +87,9 @@ func printConversation(p *printer, v agent.ConversationView) {
 		if m.Approval != "" {
 			p.line("approved as %s", m.Approval)
 		}
+		if who := byAnother(m.ReconciledBy); who != "" {
+			p.say(0, "asked about again by %s, %s", who, p.ago(m.Reconciled))
+		}
 		p.line("you")
 		printText(p, m.Text)
 		if m.Reply != "" {
@@ -110,10 +114,11 @@ func byAnother(actor string) string {
 	} else if ok && who == "owner" {
 		return "task " + quoted(task)
 	}
-	for _, kind := range []string{"assistant ", "dialog of "} {
-		if name, ok := strings.CutPrefix(actor, kind); ok {
-			return kind + quoted(name)
-		}
+	if name, ok := strings.CutPrefix(actor, control.DialogActor); ok {
+		return "you in a dialog of " + quoted(name)
+	}
+	if name, ok := strings.CutPrefix(actor, "assistant "); ok {
+		return "assistant " + quoted(name)
 	}
 	return agent.WrittenOut(actor)
 }

@@ -148,30 +148,24 @@ type demoStep struct {
 
 // steps are all of them, in order.
 func (d *demo) steps() []demoStep {
-	rotate := demoStep{name: "rotate", run: d.rotate}
-	steps := []demoStep{
+	return []demoStep{
 		{"start", d.start, false},
 		{"enrol", d.enrol, false},
 		{"register", d.register, false},
-		rotate, // its lead runs while the next steps do
 		{"discover", d.discover, false},
 		{"identity", d.identity, false},
 		{"consent", d.consent, true},
 		{"inspect", d.inspect, false},
 		{"step-up", d.stepUp, true},
 		{"change", d.change, false},
-	}
-	if d.browser { // a person takes longer than the lead
-		steps = append(append(steps[:3:3], steps[4:]...), rotate)
-	}
-	return append(steps, []demoStep{
+		{"rotate", d.rotate, false}, // not earlier: a person, or a busy machine, takes longer than the lead
 		{"before", d.before, false},
 		{"after", d.after, false},
 		{"kill", d.kill, false},
 		{"resume", d.resume, false},
 		{"audit", d.audit, false},
 		{"receipts", d.receipts, false},
-	}...)
+	}
 }
 
 // demoReport is the result of a demo for programs.

@@ -70,6 +70,8 @@ func printBusiness(p *printer, v agent.BusinessView) {
 		"profile", string(v.Profile),
 		"sign-in by", v.Issuer,
 		"good until", p.at(v.Expires),
+		"found by", byAnother(v.DiscoveredBy),
+		"fetched by", byAnother(v.FetchedBy),
 	)
 	for _, problem := range v.Problems {
 		p.say(0, "problem: %s", problem)

@@ -106,7 +106,7 @@ func approveElsewhere(ctx context.Context, t *testing.T, at sitting) {
 	if err := json.Unmarshal([]byte(listed), &v); err != nil || len(v.Approvals) != 1 {
 		t.Fatalf("%d approvals wait (%v)", len(v.Approvals), err)
 	}
-	if code, terminal, piped := at.run(ctx, t, "approvals", "approve", v.Approvals[0].ID, "--yes"); code != 0 || !strings.Contains(piped, "is approved: the operation that asked goes on.") {
+	if code, terminal, piped := at.run(ctx, t, "approvals", "approve", v.Approvals[0].ID, "--yes"); code != 0 || !strings.Contains(piped, "is approved: the operation that asked goes on") {
 		t.Errorf("approved elsewhere: exit %d\n%s%s", code, terminal, piped)
 	}
 }

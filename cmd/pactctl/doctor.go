@@ -37,7 +37,8 @@ failed; warnings do not count.`,
 			return err
 		}
 		failed := 0
-		for _, check := range checks {
+		for i, check := range checks {
+			checks[i].Detail, checks[i].Fix = a.hints.text(check.Detail), a.hints.text(check.Fix)
 			if check.State == agent.CheckFailed {
 				failed++
 			}

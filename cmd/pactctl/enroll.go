@@ -26,7 +26,7 @@ signer. Enrolling again with the same signer keeps key and subject. A signer
 that issues credentials instead takes --credential-file.
 
 A signer on this machine sets the profile's development mode, in which
-businesses on this machine are allowed too.`,
+businesses on this machine are allowed too; any other ends it.`,
 		Example: `  pactctl enroll --signer https://pa.example.com
   pactctl enroll --signer https://pa.example.com --token-file enrolment.token
   pactctl enroll --signer http://127.0.0.1:8787 -o json`,
@@ -61,6 +61,8 @@ businesses on this machine are allowed too.`,
 				printIdentity(pr, v)
 				if v.Deployment == agent.DeploymentDevelopment {
 					pr.say(0, "Development mode is on in this profile, because the signer is on this machine: businesses on this machine are allowed.")
+				} else if !v.Development {
+					pr.say(0, "Development mode is off in this profile: businesses on this machine are not allowed.")
 				}
 			})
 		})

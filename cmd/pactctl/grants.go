@@ -104,7 +104,7 @@ under the grant can not be reconciled once that has ended.`,
 				if err != nil {
 					return err
 				}
-				if err := a.confirm(ctx, disconnectQuestion(before, open)); err != nil {
+				if err := a.confirm(ctx, p.app.hints.disconnectQuestion(before, open)); err != nil {
 					return err
 				}
 			}
@@ -133,11 +133,11 @@ func noGrant(id string, list []agent.GrantView) error {
 }
 
 // disconnectQuestion tells what ends with a grant; open is what waits for the owner.
-func disconnectQuestion(g agent.GrantView, open []agent.ReviewItem) string {
+func (h hints) disconnectQuestion(g agent.GrantView, open []agent.ReviewItem) string {
 	text := fmt.Sprintf("This ends %s at %s: %s.", g.ID, businessOf(g.Business, g.BusinessName), strings.Join(g.Scopes, " "))
 	for _, v := range open {
 		if v.Kind == agent.ReviewOperation && v.Business == g.Business {
-			text += fmt.Sprintf(" The outcome of %s there is unknown: if it was sent under this grant, it can not be reconciled after that (before: pactctl reconcile %s).", v.ID, v.Conversation)
+			text += fmt.Sprintf(" The outcome of %s there is unknown: if it was sent under this grant, it can not be reconciled after that (before: %s).", v.ID, h.text("pactctl reconcile "+v.Conversation))
 		}
 	}
 	return clean(text) + " End it?"

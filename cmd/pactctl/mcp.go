@@ -4,14 +4,17 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"os/signal"
+	"strconv"
 	"sync"
 	"syscall"
 
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/spf13/cobra"
@@ -67,6 +70,9 @@ func serveAssistant(ctx context.Context, a *app, p *profile, noDialog bool) (err
 		Agent: o.agent, Principal: o.caller.Principal, Network: agent.DefaultNetwork(), Version: version,
 		Log: slog.New(slog.NewTextHandler(a.stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	}
+	if at, err := p.place(); err == nil { // as it was a moment ago
+		cfg.Commands = p.hintsElsewhere(at).text
+	}
 	if o.owner && !noDialog {
 		cfg.Owner = &agent.Caller{Principal: o.caller.Principal, Origin: agent.OriginOwnerCLI}
 	}
@@ -107,12 +113,14 @@ func messages(in io.Reader, out io.Writer) io.ReadCloser {
 			for errors.Is(err, bufio.ErrBufferFull) {
 				_, err = lines.ReadSlice('\n')
 			}
-			if line = bytes.TrimSpace(line); tooLong || len(line) > 0 && !isMessage(line) {
-				if _, e := io.WriteString(out, notAMessage); err == nil {
+			taken, wrong := readMessages(bytes.TrimSpace(line), tooLong)
+			if wrong != nil {
+				if e := refuse(out, wrong); err == nil {
 					err = e
 				}
-			} else if len(line) > 0 {
-				if _, e := w.Write(append(bytes.Clone(line), '\n')); err == nil {
+			}
+			for _, m := range taken {
+				if _, e := w.Write(append(bytes.Clone(m), '\n')); err == nil {
 					err = e
 				}
 			}
@@ -125,16 +133,77 @@ func messages(in io.Reader, out io.Writer) io.ReadCloser {
 	return r
 }
 
-// isMessage reports a message of JSON-RPC, or several in a list.
-func isMessage(line []byte) bool {
-	if line[0] == '[' {
-		return json.Valid(line)
+// readMessages gives the messages of JSON-RPC in a line: one, none, or several in a
+// list, as clients before 2025-06-18 may send them; each of those is answered by itself.
+// Of a list in which one is wrong none is taken. The error is the answer.
+func readMessages(line []byte, tooLong bool) (taken []jsontext.Value, wrong *jsonrpc.Error) {
+	v := jsontext.Value(line)
+	switch {
+	case tooLong:
+		return nil, &jsonrpc.Error{Code: jsonrpc.CodeParseError, Message: fmt.Sprintf("this line is longer than %d bytes, and was not read", maxMCPLine)}
+	case len(line) == 0:
+		return nil, nil
+	case !v.IsValid():
+		return nil, &jsonrpc.Error{Code: jsonrpc.CodeParseError, Message: "this line is no JSON, is not UTF-8, or repeats a member"}
+	case v.Kind() != '[':
+		taken = []jsontext.Value{v}
+	default:
+		if json.Unmarshal(v, &taken) != nil || len(taken) == 0 {
+			return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: "this list holds no message"}
+		}
 	}
-	_, err := jsonrpc.DecodeMessage(line)
-	return err == nil && json.Valid(line)
+	for _, m := range taken {
+		switch ok, unanswerable := isMessage(m); {
+		case unanswerable:
+			return nil, nil
+		case !ok:
+			return nil, &jsonrpc.Error{
+				Code:    jsonrpc.CodeInvalidRequest,
+				Message: "this line is no message of JSON-RPC 2.0, or its id is neither a text nor a whole number; nothing of it was taken up",
+			}
+		}
+	}
+	return taken, nil
 }
 
-const notAMessage = `{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"this line is no message of JSON-RPC"}}` + "\n"
+// isMessage reports a message of JSON-RPC, whose id the answer can bring back as it is.
+// What tells of an error in something without an id is none, and must not be answered
+// with another such error.
+func isMessage(m jsontext.Value) (ok, unanswerable bool) {
+	var head struct {
+		ID     jsontext.Value `json:"id"`
+		Method jsontext.Value `json:"method"`
+		Error  jsontext.Value `json:"error"`
+	}
+	if json.Unmarshal(m, &head) != nil {
+		return false, false
+	}
+	if head.Method == nil && head.Error != nil && (head.ID == nil || head.ID.Kind() == 'n') {
+		return false, true
+	}
+	_, err := jsonrpc.DecodeMessage(m)
+	switch {
+	case err != nil || head.ID != nil && head.ID.Kind() == 'n':
+		return false, false
+	case head.ID != nil && head.ID.Kind() == '0':
+		n, err := strconv.ParseInt(string(head.ID), 10, 64)
+		return err == nil && n == int64(float64(n)), false // as the SDK reads it
+	}
+	return true, false
+}
+
+// refuse answers a line that is no message.
+func refuse(out io.Writer, wrong *jsonrpc.Error) error {
+	answer, err := json.Marshal(struct {
+		Version string         `json:"jsonrpc"`
+		ID      *string        `json:"id"`
+		Error   *jsonrpc.Error `json:"error"`
+	}{"2.0", nil, wrong})
+	if err == nil {
+		_, err = out.Write(append(answer, '\n'))
+	}
+	return err
+}
 
 // unclosed is stdout, which stays open when a connection ends. A message is one Write,
 // and none gets into another.

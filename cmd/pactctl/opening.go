@@ -13,6 +13,7 @@ import (
 	"github.com/adrg/xdg"
 
 	"github.com/pactsigner/pactsigner/agent"
+	"github.com/pactsigner/pactsigner/agent/control"
 	"github.com/pactsigner/pactsigner/agent/sqlite"
 )
 
@@ -69,6 +70,9 @@ func (p *profile) openThere(ctx context.Context, at place) (*opened, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := countsPolicies(ctx, c, p.caller()); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
 	p.limit = c
 	return &opened{agent: c, caller: p.caller(), target: at.target, owner: at.owner(), close: c.Close}, nil
 }
@@ -100,7 +104,7 @@ func (p *profile) with(ctx context.Context, work func(context.Context, personal,
 	defer p.waiting.close()
 	err = refused(work(ctx, o.agent, o.caller))
 	if id := or(p.signIn, p.waitFor); err != nil && ctx.Err() != nil && id != "" { // the text stays, the kind "interrupted" would hide it
-		return fmt.Errorf("stopped waiting; go on with: %s", or(p.goOn, "pactctl authorization wait "+id))
+		return fmt.Errorf("%s: %s", or(p.stopped, "stopped waiting; go on with"), or(p.goOn, "pactctl authorization wait "+id))
 	}
 	return err
 }
@@ -118,6 +122,9 @@ func (e *openError) Unwrap() error { return e.err }
 func (p *profile) folder() (string, error) {
 	dir := or(p.dir, os.Getenv("PACT_PROFILE"))
 	if dir == "" {
+		if err := hasDataHome(); err != nil {
+			return "", err
+		}
 		dir = filepath.Join(xdg.DataHome, "pactctl", "agent")
 	}
 	dir, err := filepath.Abs(dir)
@@ -125,6 +132,22 @@ func (p *profile) folder() (string, error) {
 		return "", fmt.Errorf("--profile: %w", err)
 	}
 	return dir, nil
+}
+
+// hasDataHome refuses an environment that does not say where profiles are: programs
+// start others with a bare one, and a new, empty profile would then be somewhere else.
+func hasDataHome() error {
+	const fix = "say --profile DIR, or set PACT_PROFILE"
+	data := os.Getenv("XDG_DATA_HOME")
+	switch {
+	case runtime.GOOS == "windows":
+		return nil
+	case data != "" && !filepath.IsAbs(data):
+		return usagef("XDG_DATA_HOME is %q, which is no absolute path, so there is no place for the profile: %s", data, fix)
+	case data == "" && os.Getenv("HOME") == "":
+		return usagef("neither HOME nor XDG_DATA_HOME is set, so there is no place for the profile: %s", fix)
+	}
+	return nil
 }
 
 // here is a profile that is open in this process.
@@ -141,6 +164,10 @@ func (h *here) close() error {
 // openHere opens a profile in this process, and makes it if there is none. Durations
 // are divided by scale.
 func (p *profile) openHere(dir string, key agent.KeySource, scale int) (*here, error) {
+	policy, err := policyFiles(dir)
+	if err != nil {
+		return nil, err
+	}
 	store, made, err := p.openStore(dir)
 	if err != nil {
 		return nil, err
@@ -149,7 +176,7 @@ func (p *profile) openHere(dir string, key agent.KeySource, scale int) (*here, e
 		Dir: dir, Store: store, Key: key, Now: p.app.now, Scale: scale,
 		Development:   p.development || os.Getenv("PACT_DEVELOPMENT") == "1",
 		DisabledByEnv: disables(os.Getenv("PACT_DISABLED")),
-		Policy:        policyFiles(dir),
+		Policy:        policy,
 	})
 	if err != nil {
 		check := "store"
@@ -210,7 +237,7 @@ func (p *profile) keepPrivate(dir string, made bool) error {
 			return refusal
 		}
 	}
-	if !ours(info) || info.Mode()&fs.ModeSticky != 0 || os.Chmod(dir, 0o700) != nil {
+	if !control.OwnFile(info) || info.Mode()&fs.ModeSticky != 0 || os.Chmod(dir, 0o700) != nil {
 		return refusal
 	}
 	p.app.note("The profile's folder %s had mode %04o, by which others could use it: it is 0700 now.", dir, mode)

@@ -154,7 +154,7 @@ func readToken(what, path string) (string, error) {
 		return "", fmt.Errorf("%s: %w", what, err)
 	}
 	token := strings.TrimSpace(string(b))
-	if token == "" || len(token) > 4096 || strings.ContainsAny(token, " \t\r\n") {
+	if token == "" || len(token) > 4096 || strings.ContainsFunc(token, func(c rune) bool { return c <= ' ' || c > '~' }) {
 		return "", fmt.Errorf("%s: %s does not hold one token on one line", what, path)
 	}
 	return token, nil

@@ -125,12 +125,12 @@ func TestAnswersThatAreNone(t *testing.T) {
 	// An interrupt off a terminal leaves the sign-in pending, and says so.
 	b.json(false, 3, "authorize", air, "--scope", "flights:upcoming:read")
 	id := b.json(false, 0, "authorization", "list")["authorizations"].([]any)[0].(map[string]any)["id"].(string)
-	ctx, interrupt := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	ctx, interrupt := context.WithTimeout(t.Context(), 20*time.Second)
 	defer interrupt()
-	var seen bytes.Buffer
-	a := &app{stdin: strings.NewReader(""), stdout: &seen, stderr: &seen, now: time.Now, zone: time.UTC}
-	if code := a.run(ctx, []string{"authorization", "wait", id, "--profile", b.profile}); code != exitInterrupted || !strings.Contains(seen.String(), "stopped waiting; go on with: pactctl authorization wait "+id) {
-		t.Errorf("interrupted: exit %d\n%s", code, seen.String())
+	seen := &terminal{onWait: interrupt}
+	a := &app{stdin: strings.NewReader(""), stdout: seen, stderr: seen, now: time.Now, zone: time.UTC}
+	if code := a.run(ctx, []string{"authorization", "wait", id, "--profile", b.profile}); code != exitInterrupted || !strings.Contains(seen.String(), "stopped waiting; go on with: pactctl authorization wait --profile "+b.profile+" "+id) {
+		t.Errorf("interrupted: exit %d\n%s", code, seen)
 	}
 	if v := b.json(false, 0, "authorization", "cancel", id); v["state"] != "cancelled" || v["businessName"] != "Larkline Air" {
 		t.Errorf("cancelled: %v", v)
@@ -239,12 +239,12 @@ func TestProfileFolder(t *testing.T) {
 // CV-14: what can not be reconciled any more without a grant is said before it is ended.
 func TestDisconnectQuestion(t *testing.T) {
 	g := agent.GrantView{ID: "grant-1", Business: "b-1", BusinessName: "Air", Scopes: []string{"a", "b"}, State: "active"}
-	if got := disconnectQuestion(g, []agent.ReviewItem{
+	if got := (hints{}).disconnectQuestion(g, []agent.ReviewItem{
 		{ID: "r-1", Kind: agent.ReviewEvidence, Business: "b-1"}, {ID: "m-2", Kind: agent.ReviewOperation, Business: "b-2"},
 	}); got != "This ends grant-1 at b-1 Air: a b. End it?" {
 		t.Errorf("got %q", got)
 	}
-	got := disconnectQuestion(g, []agent.ReviewItem{{ID: "m-1", Kind: agent.ReviewOperation, Business: "b-1", Conversation: "c-1"}})
+	got := hints{}.disconnectQuestion(g, []agent.ReviewItem{{ID: "m-1", Kind: agent.ReviewOperation, Business: "b-1", Conversation: "c-1"}})
 	if !strings.Contains(got, "The outcome of m-1 there is unknown") || !strings.Contains(got, "pactctl reconcile c-1") || !strings.HasSuffix(got, " End it?") {
 		t.Errorf("got %q", got)
 	}

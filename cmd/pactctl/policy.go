@@ -42,6 +42,7 @@ func (p *profile) showPolicy(ctx context.Context, ag personal, c agent.Caller) e
 	if err != nil {
 		return err
 	}
+	v.Detail = p.app.hints.text(v.Detail)
 	return p.app.print(v, func(pr *printer) { printPolicy(pr, v) })
 }
 

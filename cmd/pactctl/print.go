@@ -69,18 +69,19 @@ type printer struct {
 	now   time.Time
 	zone  *time.Location
 	width int // 0: not a terminal, shorten nothing
+	hints hints
 	err   error
 }
 
 func (a *app) printer(w io.Writer) *printer {
-	return &printer{w: w, now: a.now(), zone: a.zone, width: a.width}
+	return &printer{w: w, now: a.now(), zone: a.zone, width: a.width, hints: a.hints}
 }
 
 // line writes one line. Control characters in it, which may come from others,
-// are replaced.
+// are replaced. The format, which is ours, gets the flags of its commands.
 func (p *printer) line(format string, args ...any) {
 	if p.err == nil {
-		_, p.err = fmt.Fprintln(p.w, strings.TrimRight(clean(fmt.Sprintf(format, args...)), " "))
+		_, p.err = fmt.Fprintln(p.w, strings.TrimRight(clean(strings.ReplaceAll(fmt.Sprintf(p.hints.format(format), args...), unbroken, " ")), " "))
 	}
 }
 
@@ -90,7 +91,7 @@ const columns = 80
 // say writes a sentence, on a terminal broken at 80 columns between words, all
 // lines indented alike. It writes nothing if there are no words.
 func (p *printer) say(indent int, format string, args ...any) {
-	if s := fmt.Sprintf(format, args...); s != "" {
+	if s := fmt.Sprintf(p.hints.format(format), args...); s != "" {
 		p.labelled(strings.Repeat(" ", indent), s)
 	}
 }

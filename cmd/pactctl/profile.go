@@ -29,9 +29,11 @@ type profile struct {
 	makes       bool   // the command is one that makes a profile, or sets something in it
 	here        bool   // the command works on the profile itself, never through a running agent
 
+	shown   string   // the approval that was shown last
 	signIn  string   // the sign-in whose link was shown, and whose end is waited for
 	waitFor string   // the sign-in that the command was told to wait for
 	goOn    string   // the command to go on with after an interrupted sign-in; empty: authorization wait
+	stopped string   // what became of the operation by the interruption; empty: it was not waited for
 	limit   limit    // of the running agent that is open; nil: none
 	waiting *waiting // while the agent is open
 }
@@ -124,7 +126,7 @@ func (p *profile) showSignIn(s agent.SignIn) {
 		"link goes to", s.LinkOrigin+" ("+site+")",
 		"business's agent", s.InterfaceOrigin,
 		"authorization server", s.ASOrigin,
-		"card", s.CardURL,
+		"card", s.CardURL+cardElsewhere(s),
 		"found through", strings.Join(s.CardChain, " -> "),
 	)
 	pr.line("")
@@ -132,6 +134,19 @@ func (p *profile) showSignIn(s agent.SignIn) {
 	pr.line("Open  %s", s.Link.Reveal())
 	pr.line("Code  %s", s.UserCode.Reveal())
 	pr.say(0, "Waiting until %s. Ctrl-C stops waiting; the sign-in stays open: pactctl authorization list", pr.clock(s.Expires, ofDay))
+}
+
+// cardElsewhere marks a card that another host than the business's agent gave.
+func cardElsewhere(s agent.SignIn) string {
+	from := s.CardURL
+	if n := len(s.CardChain); n > 0 {
+		from = s.CardChain[n-1]
+	}
+	u, err := url.Parse(from)
+	if err == nil && u.Scheme+"://"+u.Host == s.InterfaceOrigin {
+		return ""
+	}
+	return " (another host than the business's agent: what it says of permissions is that host's word)"
 }
 
 // besideQR is how many lines of a terminal stand below a QR code.
@@ -168,10 +183,11 @@ func (p *profile) ask(ctx context.Context, question string) (string, error) {
 // ended prints how an operation ended and returns the error that it ends the
 // program with (CL-2).
 func (p *profile) ended(r agent.Result, text func(*printer)) error {
-	return p.endedWith(r, resultErrorWith(r, p.remedy(r)), text)
+	return p.endedWith(r, p.resultErrorWith(r, p.remedy(r)), text)
 }
 
 func (p *profile) endedWith(r agent.Result, ended error, text func(*printer)) error {
+	r.Detail = p.app.hints.detail(r)
 	if p.app.output == "json" || r.Status == agent.StatusReplied || r.Status == agent.StatusDone {
 		if err := p.app.print(r, text); err != nil {
 			return err
@@ -185,7 +201,7 @@ func (p *profile) endedWith(r agent.Result, ended error, text func(*printer)) er
 // decides.
 func (p *profile) showUndecided(r agent.Result) {
 	v := r.Approval
-	if v == nil || r.Status != agent.StatusApprovalRequired || p.app.output == "json" {
+	if v == nil || r.Status != agent.StatusApprovalRequired || p.app.output == "json" || v.ID != "" && v.ID == p.shown {
 		return
 	}
 	p.showApproval(requestOf(*v))
@@ -193,6 +209,30 @@ func (p *profile) showUndecided(r agent.Result) {
 
 // resultError is nil for what went well, and else carries the exit code.
 func resultError(r agent.Result) error { return resultErrorWith(r, remedy(r)) }
+
+// toldError is one whose text has the flags of the commands that it names, where it is
+// ours.
+type toldError struct{ error }
+
+func (e *toldError) Unwrap() error { return e.error }
+
+// detail is what a result says for people, with the flags of the commands in it. How a
+// message failed a business may have said in its own words: those stay.
+func (h hints) detail(r agent.Result) string {
+	if r.Status == agent.StatusFailed {
+		return r.Detail
+	}
+	return h.text(r.Detail)
+}
+
+// resultErrorWith is resultError with a remedy of one's own.
+func (p *profile) resultErrorWith(r agent.Result, remedy string) error {
+	r.Detail = p.app.hints.detail(r)
+	if err := resultErrorWith(r, remedy); err != nil {
+		return &toldError{err}
+	}
+	return nil
+}
 
 func resultErrorWith(r agent.Result, remedy string) error {
 	text := string(r.Status)
@@ -248,10 +288,11 @@ func (p *profile) remedy(r agent.Result) string {
 	case r.Status == agent.StatusNeedsUserAction && !p.limit.SignsIn() && r.Detail == "" && z != nil:
 		return ": go on with: pactctl authorization wait " + z.ID + p.notHere()
 	}
-	return remedy(r)
+	return p.app.hints.text(remedy(r))
 }
 
-// notHere says that something takes more than the token in use.
+// notHere says that something takes more than the token in use. A command before it is
+// the owner's to say where they are, so it gets no flags of this one.
 func (p *profile) notHere() string {
 	return fmt.Sprintf(", as the owner (the token used here has the scope %s)", p.limit.Scope())
 }
@@ -261,6 +302,12 @@ func (p *profile) notHere() string {
 type refusedError struct {
 	view agent.Result // of status, reason and detail
 	err  error
+}
+
+// hint gives the commands that it names their flags.
+func (e *refusedError) hint(h hints) {
+	e.view.Detail = h.detail(e.view)
+	e.err = &toldError{resultError(e.view)}
 }
 
 func (e *refusedError) Error() string { return e.err.Error() }

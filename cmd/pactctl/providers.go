@@ -47,7 +47,7 @@ JSON is false.`,
 				}
 				complete := s.Identity == nil || s.Ready // else the signer did not say
 				if !complete {
-					p.app.note("The signer cannot be asked now, so what it has registered is missing, or as last known: %s: %s", s.Reason, s.Detail)
+					p.app.note("The signer cannot be asked now, so what it has registered is missing, or as last known: %s: %s", s.Reason, p.app.hints.text(s.Detail))
 				}
 				return p.app.print(map[string]any{"providers": list, "complete": complete}, func(pr *printer) {
 					if len(list) == 0 && !complete {

@@ -135,6 +135,8 @@ func printReceipt(p *printer, r agent.ReceiptView) {
 		"permissions", claim(strings.Join(r.ScopesUsed, " ")),
 		"key", strings.TrimSpace(r.Algorithm + " " + r.KeyID),
 		"JWS SHA-256", r.Digest,
+		"rechecked", p.at(r.Rechecked),
+		"by", byAnother(r.RecheckedBy),
 	}
 	for _, a := range r.Actions {
 		text := claim(a.Tool)
@@ -422,7 +424,7 @@ The file is of mode 0600: it names you as the business knows you.`,
 				}
 				view := object{{"id", x.ID}, {"verdict", x.Verdict}, {"file", file}}
 				return p.app.print(view, func(pr *printer) {
-					pr.say(0, "Receipt %s, %s, is in %s. Check it with: pactctl receipts verify %s", x.ID, x.Verdict, file, file)
+					pr.say(0, "Receipt %s, %s, is in %s. Check it with: pactctl receipts verify %s", x.ID, x.Verdict, file, shellQuoted(file))
 				})
 			})
 		},

@@ -2,12 +2,9 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"time"
 
@@ -39,13 +36,30 @@ func (p *profile) place() (place, error) {
 		return place{}, err
 	}
 	if named != "" {
-		return findAgent(named, by, string(p.tokenFile))
+		at, err := findAgent(named, by, string(p.tokenFile))
+		if err == nil {
+			p.app.hints.serve = serveThere(at.target)
+		}
+		return at, err
 	}
-	if p.tokenFile != "" {
-		return place{}, usagef("--remote-token-file goes with --remote: the profile's own agent takes no token from you")
+	if err := p.noToken(); err != nil {
+		return place{}, err
 	}
 	dir, err := p.folder()
 	return place{dir: dir}, err
+}
+
+// noToken refuses a token for an agent that nothing names: who meant to narrow a command
+// must not get all that the owner may. What PACT_REMOTE names --profile sets aside, and
+// its token with it.
+func (p *profile) noToken() error {
+	switch {
+	case p.tokenFile != "":
+		return usagef("--remote-token-file goes with --remote: the profile's own agent takes no token from you")
+	case os.Getenv("PACT_REMOTE_TOKEN_FILE") != "" && os.Getenv("PACT_REMOTE") == "":
+		return usagef("PACT_REMOTE_TOKEN_FILE is set, and nothing names the agent that it is for: set PACT_REMOTE or say --remote, or unset it")
+	}
+	return nil
 }
 
 // named is what names a running agent, and by what; empty: the profile is meant.
@@ -142,46 +156,12 @@ func parseAgent(by, target string) (string, error) {
 	return strings.TrimRight(target, "/"), nil
 }
 
-// checkSocket refuses a socket that others than the owner could have put there: what
-// is sent to it are the owner's messages.
-func checkSocket(path string) error {
-	info, err := os.Stat(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("there is no socket %s: is the agent running? Start it with: pactctl agent serve", path)
-	}
-	if err != nil {
-		return fmt.Errorf("socket %s: %w", path, errors.Unwrap(err))
-	}
-	if runtime.GOOS == "windows" {
-		return nil
-	}
-	if info.Mode()&fs.ModeSocket == 0 {
-		return fmt.Errorf("%s is no socket", path)
-	}
-	if !ours(info) {
-		return fmt.Errorf("socket %s belongs to another user: nothing is sent to it", path)
-	}
-	dir := filepath.Dir(path)
-	if info, err = os.Stat(dir); err != nil {
-		return fmt.Errorf("socket %s: %w", path, errors.Unwrap(err))
-	}
-	if !ours(info) || info.Mode().Perm()&0o022 != 0 {
-		return fmt.Errorf("others than you can put another socket in place of %s: nothing is sent to it; its folder must be yours, and chmod go-w %s", path, dir)
-	}
-	return nil
-}
-
 // dialTimeout bounds how long a running agent may take to answer at all. Tests shorten
 // it.
 var dialTimeout = 5 * time.Second
 
 // dial connects to a running agent.
 func dial(ctx context.Context, at place) (*control.Client, error) {
-	if path, ok := strings.CutPrefix(at.target, unixTarget); ok {
-		if err := checkSocket(path); err != nil {
-			return nil, err
-		}
-	}
 	var token agent.Secret
 	if at.tokenFile != "" {
 		s, err := readToken("remote token", at.tokenFile)

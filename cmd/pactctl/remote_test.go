@@ -2,10 +2,8 @@ package main
 
 import (
 	"context"
-	"net"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 
@@ -49,40 +47,41 @@ contexts:
 		code                       int // of the error; 0: none
 		says                       string
 	}{
-		"the current context":        {target: "unix:/run/home.sock", owner: true},
-		"PACT_CONTEXT":               {env: map[string]string{"PACT_CONTEXT": "net"}, target: "http://127.0.0.1:8795", file: "/net.token"},
-		"a context of a signer":      {env: map[string]string{"PACT_CONTEXT": "signer"}, dir: "default"},
-		"PACT_CONTEXT of none":       {env: map[string]string{"PACT_CONTEXT": "none"}, code: exitFailed, says: `no context "none"`},
-		"PACT_PROFILE":               {env: map[string]string{"PACT_PROFILE": dir}, dir: dir},
-		"PACT_REMOTE":                {env: map[string]string{"PACT_PROFILE": dir, "PACT_REMOTE": "unix:/run/other.sock"}, target: "unix:/run/other.sock", owner: true},
-		"--profile":                  {profile: dir, env: map[string]string{"PACT_REMOTE": "unix:/run/other.sock", "PACT_PROFILE": "/p"}, dir: dir},
-		"--remote":                   {remote: "unix:/run/flag.sock", env: map[string]string{"PACT_REMOTE": "unix:/run/other.sock", "PACT_PROFILE": dir}, target: "unix:/run/flag.sock", owner: true},
-		"--remote's context":         {remote: "net", target: "http://127.0.0.1:8795", file: "/net.token"},
-		"a token of its own":         {remote: "net", tokenFile: "/flag", env: map[string]string{"PACT_REMOTE_TOKEN_FILE": "/env"}, target: "http://127.0.0.1:8795", file: "/flag"},
-		"the context's token":        {remote: "net", env: map[string]string{"PACT_REMOTE_TOKEN_FILE": "/env"}, target: "http://127.0.0.1:8795", file: "/net.token"},
-		"PACT_REMOTE_TOKEN_FILE":     {remote: "http://[::1]:80", env: map[string]string{"PACT_REMOTE_TOKEN_FILE": "/env"}, target: "http://[::1]:80", file: "/env"},
-		"a token on a socket":        {remote: "unix:/run/flag.sock", tokenFile: "/flag", target: "unix:/run/flag.sock", file: "/flag"},
-		"a URL of a socket":          {remote: "unix:///run/flag.sock", target: "unix:/run/flag.sock", owner: true},
-		"both":                       {remote: "net", profile: dir, code: exitUsage, says: "say one"},
-		"a token without remote":     {profile: dir, tokenFile: "/flag", code: exitUsage, says: "goes with --remote"},
-		"no token":                   {remote: "http://127.0.0.1:80", code: exitUsage, says: "which token?"},
-		"no such context":            {remote: "nowhere", code: exitUsage, says: "nor the name of a context"},
-		"a context without":          {remote: "signer", code: exitUsage, says: "names no agent"},
-		"another machine":            {remote: "http://agent.example.com:80", tokenFile: "/t", code: exitUsage, says: "not on this machine"},
-		"https":                      {remote: "https://127.0.0.1:80", tokenFile: "/t", code: exitUsage, says: "is no agent: say unix:PATH or http://"},
-		"a path":                     {remote: "http://127.0.0.1:80/x", tokenFile: "/t", code: exitUsage, says: "is no agent: say unix:PATH or http://"},
-		"no port":                    {remote: "http://127.0.0.1", tokenFile: "/t", code: exitUsage, says: "is no agent: say unix:PATH or http://"},
-		"a name in it":               {remote: "http://ada@127.0.0.1:80", tokenFile: "/t", code: exitUsage, says: "is no agent: say unix:PATH or http://"},
-		"no path":                    {remote: "unix:", code: exitUsage, says: "has no path"},
-		"too long a path":            {remote: "unix:/" + strings.Repeat("x", 120), code: exitUsage, says: "no socket has a path of more than"},
-		"PACT_REMOTE to elsewhere":   {env: map[string]string{"PACT_REMOTE": "http://192.0.2.1:80"}, code: exitUsage, says: `PACT_REMOTE "http://192.0.2.1:80" is not on this machine`},
-		"a token of the environment": {profile: dir, env: map[string]string{"PACT_REMOTE_TOKEN_FILE": "/env"}, dir: dir}, // it goes with no remote
+		"the current context":      {target: "unix:/run/home.sock", owner: true},
+		"PACT_CONTEXT":             {env: map[string]string{"PACT_CONTEXT": "net"}, target: "http://127.0.0.1:8795", file: "/net.token"},
+		"a context of a signer":    {env: map[string]string{"PACT_CONTEXT": "signer"}, dir: "default"},
+		"PACT_CONTEXT of none":     {env: map[string]string{"PACT_CONTEXT": "none"}, code: exitFailed, says: `no context "none"`},
+		"PACT_PROFILE":             {env: map[string]string{"PACT_PROFILE": dir}, dir: dir},
+		"PACT_REMOTE":              {env: map[string]string{"PACT_PROFILE": dir, "PACT_REMOTE": "unix:/run/other.sock"}, target: "unix:/run/other.sock", owner: true},
+		"--profile":                {profile: dir, env: map[string]string{"PACT_REMOTE": "unix:/run/other.sock", "PACT_PROFILE": "/p"}, dir: dir},
+		"--remote":                 {remote: "unix:/run/flag.sock", env: map[string]string{"PACT_REMOTE": "unix:/run/other.sock", "PACT_PROFILE": dir}, target: "unix:/run/flag.sock", owner: true},
+		"--remote's context":       {remote: "net", target: "http://127.0.0.1:8795", file: "/net.token"},
+		"a token of its own":       {remote: "net", tokenFile: "/flag", env: map[string]string{"PACT_REMOTE_TOKEN_FILE": "/env"}, target: "http://127.0.0.1:8795", file: "/flag"},
+		"the context's token":      {remote: "net", env: map[string]string{"PACT_REMOTE_TOKEN_FILE": "/env"}, target: "http://127.0.0.1:8795", file: "/net.token"},
+		"PACT_REMOTE_TOKEN_FILE":   {remote: "http://[::1]:80", env: map[string]string{"PACT_REMOTE_TOKEN_FILE": "/env"}, target: "http://[::1]:80", file: "/env"},
+		"a token on a socket":      {remote: "unix:/run/flag.sock", tokenFile: "/flag", target: "unix:/run/flag.sock", file: "/flag"},
+		"a URL of a socket":        {remote: "unix:///run/flag.sock", target: "unix:/run/flag.sock", owner: true},
+		"both":                     {remote: "net", profile: dir, code: exitUsage, says: "say one"},
+		"a token without remote":   {profile: dir, tokenFile: "/flag", code: exitUsage, says: "goes with --remote"},
+		"no token":                 {remote: "http://127.0.0.1:80", code: exitUsage, says: "which token?"},
+		"no such context":          {remote: "nowhere", code: exitUsage, says: "nor the name of a context"},
+		"a context without":        {remote: "signer", code: exitUsage, says: "names no agent"},
+		"another machine":          {remote: "http://agent.example.com:80", tokenFile: "/t", code: exitUsage, says: "not on this machine"},
+		"https":                    {remote: "https://127.0.0.1:80", tokenFile: "/t", code: exitUsage, says: "is no agent: say unix:PATH or http://"},
+		"a path":                   {remote: "http://127.0.0.1:80/x", tokenFile: "/t", code: exitUsage, says: "is no agent: say unix:PATH or http://"},
+		"no port":                  {remote: "http://127.0.0.1", tokenFile: "/t", code: exitUsage, says: "is no agent: say unix:PATH or http://"},
+		"a name in it":             {remote: "http://ada@127.0.0.1:80", tokenFile: "/t", code: exitUsage, says: "is no agent: say unix:PATH or http://"},
+		"no path":                  {remote: "unix:", code: exitUsage, says: "has no path"},
+		"too long a path":          {remote: "unix:/" + strings.Repeat("x", 120), code: exitUsage, says: "no socket has a path of more than"},
+		"PACT_REMOTE to elsewhere": {env: map[string]string{"PACT_REMOTE": "http://192.0.2.1:80"}, code: exitUsage, says: `PACT_REMOTE "http://192.0.2.1:80" is not on this machine`},
+		"a token of no agent":      {profile: dir, env: map[string]string{"PACT_REMOTE_TOKEN_FILE": "/env"}, code: exitUsage, says: "set PACT_REMOTE"},
+		"a token set aside":        {profile: dir, env: map[string]string{"PACT_REMOTE_TOKEN_FILE": "/env", "PACT_REMOTE": "http://127.0.0.1:80"}, dir: dir},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for k, v := range c.env {
 				t.Setenv(k, v)
 			}
-			p := &profile{remote: filled(c.remote), tokenFile: filled(c.tokenFile), dir: c.profile}
+			p := &profile{app: &app{}, remote: filled(c.remote), tokenFile: filled(c.tokenFile), dir: c.profile}
 			at, err := p.place()
 			if c.code != 0 {
 				if exitCode(context.Background(), err) != c.code || !strings.Contains(err.Error(), c.says) {
@@ -127,7 +126,7 @@ func TestRemoteRefused(t *testing.T) {
 		"nothing there":    {nil, []string{"status", "--remote", "unix:/nowhere/agent.sock"}, exitFailed, "there is no socket /nowhere/agent.sock: is the agent running?"},
 		"a signed receipt": {nil, []string{"receipts", "export", "r-1", "--remote", "unix:/x"}, exitUsage, "works on the profile itself"},
 		"tokens":           {map[string]string{"PACT_REMOTE": "unix:/x"}, []string{"agent", "tokens", "list"}, exitUsage, "PACT_REMOTE names a running agent"},
-		"development":      {nil, []string{"status", "--development", "--remote", "unix:/x"}, exitUsage, "pactctl agent serve --development"},
+		"development":      {nil, []string{"status", "--development", "--remote", "unix:/x"}, exitUsage, "pactctl agent serve --socket /x --development"},
 		"disabled here":    {map[string]string{"PACT_DISABLED": "1"}, []string{"status", "--remote", "unix:/x"}, exitFailed, "PACT_DISABLED is set"},
 		"no token file":    {nil, []string{"status", "--remote", "http://127.0.0.1:1", "--remote-token-file", "/nowhere"}, exitFailed, "remote token: "},
 	} {
@@ -144,60 +143,6 @@ func TestRemoteRefused(t *testing.T) {
 				t.Error("a profile was made")
 			}
 		})
-	}
-}
-
-// What others could have put in the socket's place gets nothing.
-func TestCheckSocket(t *testing.T) {
-	if runtime.GOOS == "windows" {
-		return // it has no owners and modes of this kind
-	}
-	dir, err := os.MkdirTemp("", "pact") // short, as the path of a socket must be
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	path := filepath.Join(dir, "agent.sock")
-	l, err := net.Listen("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	if err := checkSocket(path); err != nil {
-		t.Error(err)
-	}
-	file := filepath.Join(dir, "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := checkSocket(file); err == nil || !strings.Contains(err.Error(), "is no socket") {
-		t.Errorf("a file: %v", err)
-	}
-	for mode, good := range map[os.FileMode]bool{0o777: false, 0o720: false, 0o777 | os.ModeSticky: false, 0o755: true, 0o700: true} {
-		if err := os.Chmod(dir, mode); err != nil {
-			t.Fatal(err)
-		}
-		if err := checkSocket(path); (err == nil) != good || err != nil && !strings.Contains(err.Error(), "chmod go-w "+dir) {
-			t.Errorf("folder of mode %v: %v", mode, err)
-		}
-	}
-	if err := os.Chmod(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if os.Geteuid() != 0 {
-		return // nobody else can give a file away
-	}
-	if err := os.Chown(dir, 12345, -1); err != nil {
-		t.Fatal(err)
-	}
-	if err := checkSocket(path); err == nil || !strings.Contains(err.Error(), "its folder must be yours") {
-		t.Errorf("a foreign folder: %v", err)
-	}
-	if err := os.Chown(path, 12345, -1); err != nil {
-		t.Fatal(err)
-	}
-	if err := checkSocket(path); err == nil || !strings.Contains(err.Error(), "belongs to another user: nothing is sent to it") {
-		t.Errorf("a foreign socket: %v", err)
 	}
 }
 

@@ -42,6 +42,9 @@ func newReviewListCmd(p *profile) *cobra.Command {
 				if err != nil {
 					return err
 				}
+				for i := range list {
+					list[i].Next = p.app.hints.text(list[i].Next)
+				}
 				return p.app.print(map[string]any{"reviews": list}, func(pr *printer) { printReviews(pr, list) })
 			})
 		},
@@ -86,6 +89,7 @@ func newReviewShowCmd(p *profile) *cobra.Command {
 				if err != nil {
 					return noReview(args[0], err)
 				}
+				v.Next = p.app.hints.text(v.Next)
 				return p.app.print(v, func(pr *printer) { printReview(pr, v) })
 			})
 		},
@@ -168,6 +172,7 @@ pactctl reconcile. Else it shows what it is about, and asks; --yes answers.`,
 				if v, err = ag.Acknowledge(ctx, c, args[0]); err != nil {
 					return noReview(args[0], err)
 				}
+				v.Next = p.app.hints.text(v.Next)
 				return p.app.print(v, func(pr *printer) { printAcknowledged(pr, v) })
 			})
 		},

@@ -145,7 +145,7 @@ func TestReconcileAndReview(t *testing.T) {
 		t.Errorf("acknowledge: exit %d\n%s%s", code, stdout, stderr)
 	}
 	waits(1)
-	if v := b.json(false, 0, "review", "acknowledge", id, "--yes"); v["open"] != false || v["verdict"] != "invalid" || v["by"] != "owner_cli" {
+	if v := b.json(false, 0, "review", "acknowledge", id, "--yes"); v["open"] != false || v["verdict"] != "invalid" || v["by"] != "owner" {
 		t.Errorf("acknowledge: %v", v)
 	}
 	waits(0)

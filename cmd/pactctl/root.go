@@ -43,6 +43,7 @@ type app struct {
 	noAsk  bool   // --exit-on-input
 
 	lines   *lineReader // of answers(), once somebody was asked
+	hints   hints       // of the command that runs
 	started bool        // a command's own code has begun; before that, errors are of usage
 }
 
@@ -87,8 +88,10 @@ unset time left out. Lists are whole. "credentials create" and "rotate" print
 the credential's members and "credential"; "enrollment-tokens create" the
 token's and "token"; "kill" also "barrier".
 
-Commands that stop, end or replace something ask first. Off a terminal they do
-nothing and end with exit code 3 unless --yes is given.
+Commands that stop, end or replace something for good ask first. Off a terminal
+they do nothing and end with exit code 3 unless --yes is given. What can be done
+again or undone does not ask: providers remove, policy off, context remove,
+authorization cancel and approvals deny.
 
 Exit codes: 0 done, 1 failed or declined (you were asked and did not say y), 2
 wrong usage, 3 a person must act, 130 interrupted. A second Ctrl-C does not wait
@@ -101,7 +104,8 @@ for what the first one is ending.`,
 		SilenceUsage:  true,
 		Args:          unknownCommand,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-		PersistentPreRunE: func(*cobra.Command, []string) error {
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			a.hints = hintsFor(cmd)
 			if a.output != "text" && a.output != "json" {
 				return usagef("--output %q is unknown: say text or json", a.output)
 			}
@@ -109,7 +113,9 @@ for what the first one is ending.`,
 			return nil
 		},
 	}
-	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages ", fmt.Sprintf(".FlagUsagesWrapped %d ", columns)))
+	root.SetUsageTemplate(strings.NewReplacer(
+		".FlagUsages ", fmt.Sprintf(".FlagUsagesWrapped %d ", columns), "for more information about a command.", "for more about a command.",
+	).Replace(root.UsageTemplate()))
 	root.SetVersionTemplate("pactctl {{.Version}}\n")
 	root.PersistentFlags().StringVarP(&a.output, "output", "o", "text", "`format` of the result: text or json")
 	root.PersistentFlags().BoolVarP(&a.yes, "yes", "y", false, "answer yes instead of asking")
@@ -225,7 +231,10 @@ func (a *app) run(ctx context.Context, args []string) int {
 		err = usagef("%w", err) // cobra's own errors come before the command begins
 	}
 	var refusal *refusedError
-	if a.output == "json" && errors.As(err, &refusal) {
+	if errors.As(err, &refusal) {
+		refusal.hint(a.hints)
+	}
+	if a.output == "json" && refusal != nil {
 		if failed := a.print(refusal.view, nil); failed != nil {
 			err = failed
 		}
@@ -248,7 +257,12 @@ func (a *app) run(ctx context.Context, args []string) int {
 	if errors.Is(err, errSaid) {
 		return code
 	}
-	fmt.Fprintf(a.stderr, "pactctl: %s%s\n", withoutSecrets(oneLine(err.Error()), args), hint)
+	text := err.Error()
+	var told *toldError
+	if !errors.As(err, &told) {
+		text = a.hints.text(text)
+	}
+	fmt.Fprintf(a.stderr, "pactctl: %s%s\n", withoutSecrets(oneLine(text), args), hint)
 	return code
 }
 

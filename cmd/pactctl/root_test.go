@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -126,9 +127,6 @@ func TestHelp(t *testing.T) {
 			t.Errorf("%s: needs Args and RunE", path)
 		}
 		for line := range strings.Lines(cmd.Long + "\n" + cmd.UsageString()) {
-			if strings.HasPrefix(line, `Use "`) { // cobra's own
-				continue
-			}
 			if n := len([]rune(strings.TrimSuffix(line, "\n"))); n > 80 {
 				t.Errorf("%s: a line of its help has %d columns: %s", path, n, line)
 			}
@@ -141,6 +139,36 @@ func TestHelp(t *testing.T) {
 		}
 	}
 	walk(newRootCmd(a))
+}
+
+// What --help prints fits a terminal too, as much of it as is ours.
+func TestHelpFits(t *testing.T) {
+	t.Setenv("COLUMNS", "80")
+	seen := map[string]bool{}
+	for paths := [][]string{{}}; len(paths) > 0; paths = paths[1:] {
+		a, stdout, stderr := testApp("", false)
+		if code := a.run(t.Context(), append(slices.Clone(paths[0]), "--help")); code != 0 || stdout.Len() == 0 {
+			t.Fatalf("%v: exit %d %s", paths[0], code, stderr)
+		}
+		seen[strings.Join(paths[0], " ")] = true
+		commands := false
+		for line := range strings.Lines(stdout.String()) {
+			line = strings.TrimSuffix(line, "\n")
+			if n := len([]rune(line)); n > 80 && !slices.Contains(paths[0], "completion") { // whose words are cobra's
+				t.Errorf("%v: a line of its help has %d columns: %s", paths[0], n, line)
+			}
+			name, _, _ := strings.Cut(strings.TrimPrefix(line, "  "), " ")
+			switch {
+			case line != "" && line[0] != ' ': // a heading: of groups, and of what is in none
+				commands = slices.Contains([]string{"Available Commands:", "Additional Commands:", "Personal agent:", "Operate a signer:", "Tools:"}, line)
+			case commands && name != "" && name != "help":
+				paths = append(paths, append(slices.Clone(paths[0]), name))
+			}
+		}
+	}
+	if !seen["agent tokens create"] || !seen["completion bash"] || !seen["keys"] {
+		t.Errorf("not all commands are looked at: %v", seen)
+	}
 }
 
 // A secret that was typed in the wrong place is not repeated.

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 
 	"github.com/spf13/cobra"
@@ -26,6 +28,9 @@ func (s *secretOut) open() error {
 		return nil
 	}
 	f, err := os.OpenFile(s.path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("--out: %s is there already, and a secret overwrites nothing: name another file", s.path)
+	}
 	if err != nil {
 		return fmt.Errorf("--out: %w", err)
 	}

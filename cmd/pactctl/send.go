@@ -157,7 +157,7 @@ func (p *profile) chat(ctx context.Context, ag personal, c agent.Caller, req age
 	case err != nil:
 		return err
 	case !v.Supported:
-		return refused(&agent.Refusal{Status: agent.StatusUnsupported, Reason: v.Reason, Detail: "pactctl discover " + v.ID + " tells why"})
+		return refused(&agent.Refusal{Status: agent.StatusUnsupported, Reason: v.Reason, Detail: p.app.hints.text("pactctl discover " + v.ID + " tells why")})
 	}
 	if p.app.output != "json" {
 		defer func() {
@@ -196,8 +196,9 @@ func (p *profile) chat(ctx context.Context, ag personal, c agent.Caller, req age
 		if r.Conversation != "" && r.Reason != agent.ReasonUnresolved { // which names another one's
 			req.Conversation = r.Conversation
 		}
-		last = resultErrorWith(r, p.chatRemedy(r))
+		last = p.resultErrorWith(r, p.chatRemedy(r))
 		if p.app.output == "json" {
+			r.Detail = p.app.hints.detail(r)
 			b, err := json.Marshal(r)
 			if err != nil {
 				return fmt.Errorf("encode the result: %w", err)
@@ -233,7 +234,7 @@ func (p *profile) chat(ctx context.Context, ag personal, c agent.Caller, req age
 // chatRemedy is what a person can do about a result in a chat, which takes no --yes.
 func (p *profile) chatRemedy(r agent.Result) string {
 	if r.Status == agent.StatusApprovalRequired && (p.limit == nil || p.limit.Decides()) {
-		return ": " + orApprove(r) + "say it on a terminal, or by itself with pactctl send --yes"
+		return p.app.hints.text(": " + orApprove(r) + "say it on a terminal, or by itself with pactctl send --yes")
 	}
 	return p.remedy(r)
 }

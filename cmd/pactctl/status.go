@@ -26,6 +26,7 @@ exit code is 0 also if something stands in the way: it is told.`,
 			if err != nil {
 				return err
 			}
+			v.Detail = a.hints.text(v.Detail)
 			return a.print(v, func(pr *printer) { printStatus(pr, v) })
 		})
 	}

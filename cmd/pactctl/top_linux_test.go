@@ -20,6 +20,7 @@ import (
 
 	"github.com/pactsigner/pactsigner/internal/config"
 	"github.com/pactsigner/pactsigner/internal/server"
+	"github.com/pactsigner/pactsigner/test/servers"
 )
 
 // emulator is a screen that is drawn on by control sequences.
@@ -323,7 +324,7 @@ func (w *watching) ends(code int) {
 	}
 }
 
-// topSigner starts an embedded signer on a data folder, at an address if one is given.
+// topSigner starts an embedded signer on a data folder, for operators at an address.
 func topSigner(t *testing.T, data, admin string) (s *server.Server, stop func()) {
 	t.Helper()
 	cfg := config.Default()
@@ -331,9 +332,7 @@ func topSigner(t *testing.T, data, admin string) (s *server.Server, stop func())
 	for _, l := range []*config.Listener{&cfg.Listeners.Public, &cfg.Listeners.GRPC, &cfg.Listeners.Admin, &cfg.Listeners.Ops} {
 		l.Address = "127.0.0.1:0"
 	}
-	if admin != "" {
-		cfg.Listeners.Admin.Address = admin
-	}
+	cfg.Listeners.Admin.Address = admin
 	s, err := server.New(cfg, server.Options{Version: "test"})
 	if err != nil {
 		t.Fatal(err)
@@ -358,7 +357,8 @@ func topSigner(t *testing.T, data, admin string) (s *server.Server, stop func())
 func TestTopOnATerminal(t *testing.T) {
 	t.Setenv("XDG_CONFIG_HOME", t.TempDir())
 	data := filepath.Join(t.TempDir(), "data")
-	s, stop := topSigner(t, data, "")
+	address := fmt.Sprintf("127.0.0.1:%d", servers.FreePort(t, 0)) // to which it comes back
+	s, stop := topSigner(t, data, address)
 	admin := s.Info().Admin
 	target := []string{"--server", admin, "--token-file", s.Info().AdminTokenFile}
 	operate := func(args ...string) {
@@ -400,7 +400,7 @@ func TestTopOnATerminal(t *testing.T) {
 
 	stop()
 	w.shows("STALE, of ", "cannot reach the signer at", "Nothing is stopped", "SIGN/S")
-	topSigner(t, data, strings.TrimPrefix(admin, "http://"))
+	topSigner(t, data, address)
 	w.until("the signer again, and nothing of the picture before", func(screen string) bool {
 		rows := strings.Split(screen, "\n")
 		return !strings.Contains(screen, "STALE") && strings.Contains(rows[0], "1 replica ready") && rows[2] == "" && rows[5] == "" && rows[8] == ""

@@ -75,7 +75,7 @@ func TestRemedy(t *testing.T) {
 	}
 	// A token that cannot give the owner's word is not told to repeat it with --yes.
 	for scope, held := range map[control.Scope]bool{control.ScopeOperator: true, control.ScopeAssistant: true, control.ScopeAdmin: false} {
-		p := &profile{limit: limitOf(scope)}
+		p := &profile{app: &app{}, limit: limitOf(scope)}
 		for _, got := range []string{p.remedy(r), p.chatRemedy(r)} {
 			if want := ": go on with: pactctl approvals approve approval-1, as the owner (the token used here has the scope " + string(scope) + ")"; (got == want) != held || strings.Contains(got, "--yes") == held {
 				t.Errorf("%s: got %q", scope, got)
@@ -87,7 +87,7 @@ func TestRemedy(t *testing.T) {
 		control.ScopeOperator:  ": go on with: pactctl authorization wait signin-1",
 		control.ScopeAssistant: ": go on with: pactctl authorization wait signin-1, as the owner (the token used here has the scope assistant)",
 	} {
-		if got := (&profile{limit: limitOf(scope)}).remedy(waits); got != want {
+		if got := (&profile{app: &app{}, limit: limitOf(scope)}).remedy(waits); got != want {
 			t.Errorf("%s: got %q", scope, got)
 		}
 	}

@@ -148,7 +148,12 @@ type pause struct{ came, goOn chan struct{} }
 // newHome is a person's who has nothing yet.
 func newHome(t *testing.T) *world {
 	t.Helper()
-	w := &world{t: t, home: t.TempDir(), done: map[string]int{}, holds: map[string]*pause{}}
+	home, err := os.MkdirTemp("", "pact") // the path of a socket must be short, and the test's name is long
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(home) })
+	w := &world{t: t, home: home, done: map[string]int{}, holds: map[string]*pause{}}
 	w.profile = filepath.Join(w.home, "agent")
 	return w
 }

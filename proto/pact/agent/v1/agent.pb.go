@@ -1469,6 +1469,8 @@ type Business struct {
 	Revision            int32                  `protobuf:"varint,20,opt,name=revision,proto3" json:"revision,omitempty"`
 	Fetched             *timestamppb.Timestamp `protobuf:"bytes,21,opt,name=fetched,proto3" json:"fetched,omitempty"`
 	Expires             *timestamppb.Timestamp `protobuf:"bytes,22,opt,name=expires,proto3" json:"expires,omitempty"`
+	DiscoveredBy        string                 `protobuf:"bytes,23,opt,name=discovered_by,json=discoveredBy,proto3" json:"discovered_by,omitempty"` // who had it looked up first
+	FetchedBy           string                 `protobuf:"bytes,24,opt,name=fetched_by,json=fetchedBy,proto3" json:"fetched_by,omitempty"`          // who had the card fetched
 	unknownFields       protoimpl.UnknownFields
 	sizeCache           protoimpl.SizeCache
 }
@@ -1655,6 +1657,20 @@ func (x *Business) GetExpires() *timestamppb.Timestamp {
 		return x.Expires
 	}
 	return nil
+}
+
+func (x *Business) GetDiscoveredBy() string {
+	if x != nil {
+		return x.DiscoveredBy
+	}
+	return ""
+}
+
+func (x *Business) GetFetchedBy() string {
+	if x != nil {
+		return x.FetchedBy
+	}
+	return ""
 }
 
 type Problem struct {
@@ -2798,26 +2814,29 @@ func (x *Conversation) GetMessages() []*Message {
 
 // Message is one turn.
 type Message struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	State         string                 `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
-	Reason        string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
-	Introduction  bool                   `protobuf:"varint,4,opt,name=introduction,proto3" json:"introduction,omitempty"`
-	MessageId     string                 `protobuf:"bytes,5,opt,name=message_id,json=messageId,proto3" json:"message_id,omitempty"`
-	Text          string                 `protobuf:"bytes,6,opt,name=text,proto3" json:"text,omitempty"`
-	Effect        string                 `protobuf:"bytes,7,opt,name=effect,proto3" json:"effect,omitempty"`
-	Scopes        []string               `protobuf:"bytes,8,rep,name=scopes,proto3" json:"scopes,omitempty"`
-	Digest        string                 `protobuf:"bytes,9,opt,name=digest,proto3" json:"digest,omitempty"` // SHA-256 of the exact body, hex
-	Attempts      int32                  `protobuf:"varint,10,opt,name=attempts,proto3" json:"attempts,omitempty"`
-	Created       *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=created,proto3" json:"created,omitempty"`
-	Sent          *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=sent,proto3" json:"sent,omitempty"`
-	Received      *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=received,proto3" json:"received,omitempty"`
-	Reply         string                 `protobuf:"bytes,14,opt,name=reply,proto3" json:"reply,omitempty"` // untrusted
-	Evidence      *Evidence              `protobuf:"bytes,15,opt,name=evidence,proto3" json:"evidence,omitempty"`
-	Actor         string                 `protobuf:"bytes,16,opt,name=actor,proto3" json:"actor,omitempty"`       // who asked for it
-	Approval      string                 `protobuf:"bytes,17,opt,name=approval,proto3" json:"approval,omitempty"` // id of the approval that it was sent under, if any
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state               protoimpl.MessageState `protogen:"open.v1"`
+	Id                  string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	State               string                 `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
+	Reason              string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	Introduction        bool                   `protobuf:"varint,4,opt,name=introduction,proto3" json:"introduction,omitempty"`
+	MessageId           string                 `protobuf:"bytes,5,opt,name=message_id,json=messageId,proto3" json:"message_id,omitempty"`
+	Text                string                 `protobuf:"bytes,6,opt,name=text,proto3" json:"text,omitempty"`
+	Effect              string                 `protobuf:"bytes,7,opt,name=effect,proto3" json:"effect,omitempty"`
+	Scopes              []string               `protobuf:"bytes,8,rep,name=scopes,proto3" json:"scopes,omitempty"`
+	Digest              string                 `protobuf:"bytes,9,opt,name=digest,proto3" json:"digest,omitempty"` // SHA-256 of the exact body, hex
+	Attempts            int32                  `protobuf:"varint,10,opt,name=attempts,proto3" json:"attempts,omitempty"`
+	Created             *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=created,proto3" json:"created,omitempty"`
+	Sent                *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=sent,proto3" json:"sent,omitempty"`
+	Received            *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=received,proto3" json:"received,omitempty"`
+	Reply               string                 `protobuf:"bytes,14,opt,name=reply,proto3" json:"reply,omitempty"` // untrusted
+	Evidence            *Evidence              `protobuf:"bytes,15,opt,name=evidence,proto3" json:"evidence,omitempty"`
+	Actor               string                 `protobuf:"bytes,16,opt,name=actor,proto3" json:"actor,omitempty"`                                                         // who asked for it
+	Approval            string                 `protobuf:"bytes,17,opt,name=approval,proto3" json:"approval,omitempty"`                                                   // id of the approval that it was sent under, if any
+	Reconciled          *timestamppb.Timestamp `protobuf:"bytes,18,opt,name=reconciled,proto3" json:"reconciled,omitempty"`                                               // when the business was last asked what became of it
+	ReconciledBy        string                 `protobuf:"bytes,19,opt,name=reconciled_by,json=reconciledBy,proto3" json:"reconciled_by,omitempty"`                       // who had it asked
+	ReconciledConfirmed bool                   `protobuf:"varint,20,opt,name=reconciled_confirmed,json=reconciledConfirmed,proto3" json:"reconciled_confirmed,omitempty"` // they confirmed it themselves, without an approval
+	unknownFields       protoimpl.UnknownFields
+	sizeCache           protoimpl.SizeCache
 }
 
 func (x *Message) Reset() {
@@ -2967,6 +2986,27 @@ func (x *Message) GetApproval() string {
 		return x.Approval
 	}
 	return ""
+}
+
+func (x *Message) GetReconciled() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Reconciled
+	}
+	return nil
+}
+
+func (x *Message) GetReconciledBy() string {
+	if x != nil {
+		return x.ReconciledBy
+	}
+	return ""
+}
+
+func (x *Message) GetReconciledConfirmed() bool {
+	if x != nil {
+		return x.ReconciledConfirmed
+	}
+	return false
 }
 
 type GetTranscriptRequest struct {
@@ -4596,7 +4636,9 @@ type Receipt struct {
 	Sent          *timestamppb.Timestamp `protobuf:"bytes,15,opt,name=sent,proto3" json:"sent,omitempty"`
 	Received      *timestamppb.Timestamp `protobuf:"bytes,16,opt,name=received,proto3" json:"received,omitempty"`
 	Acknowledged  *timestamppb.Timestamp `protobuf:"bytes,17,opt,name=acknowledged,proto3" json:"acknowledged,omitempty"`
-	Recheck       *Evidence              `protobuf:"bytes,18,opt,name=recheck,proto3" json:"recheck,omitempty"` // only of VerifyReceipt
+	Recheck       *Evidence              `protobuf:"bytes,18,opt,name=recheck,proto3" json:"recheck,omitempty"`                            // only of VerifyReceipt
+	Rechecked     *timestamppb.Timestamp `protobuf:"bytes,19,opt,name=rechecked,proto3" json:"rechecked,omitempty"`                        // when it was last verified again
+	RecheckedBy   string                 `protobuf:"bytes,20,opt,name=rechecked_by,json=recheckedBy,proto3" json:"rechecked_by,omitempty"` // who did
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4755,6 +4797,20 @@ func (x *Receipt) GetRecheck() *Evidence {
 		return x.Recheck
 	}
 	return nil
+}
+
+func (x *Receipt) GetRechecked() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Rechecked
+	}
+	return nil
+}
+
+func (x *Receipt) GetRecheckedBy() string {
+	if x != nil {
+		return x.RecheckedBy
+	}
+	return ""
 }
 
 type Action struct {
@@ -5356,10 +5412,13 @@ func (x *GetApprovalRequest) GetId() string {
 
 // Approval is one operation that takes the owner's word, whole.
 type Approval struct {
-	state                 protoimpl.MessageState `protogen:"open.v1"`
-	Id                    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	State                 string                 `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"` // pending, approved, denied, expired, withdrawn, sent or failed
-	Reason                string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// pending, approved, denied, expired, withdrawn, sent or failed. approved is not sent
+	// yet: the agent sends it when it can. A sign-in is missing (authorization names it), or
+	// what it takes was not to be had.
+	State                 string                 `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
+	Reason                string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`                                 // of pending: approver_revoked, if it was approved and taken back
 	Business              string                 `protobuf:"bytes,4,opt,name=business,proto3" json:"business,omitempty"`                             // its id
 	BusinessName          string                 `protobuf:"bytes,5,opt,name=business_name,json=businessName,proto3" json:"business_name,omitempty"` // untrusted
 	Destination           string                 `protobuf:"bytes,6,opt,name=destination,proto3" json:"destination,omitempty"`                       // where it goes
@@ -6099,7 +6158,7 @@ const file_pact_agent_v1_agent_proto_rawDesc = "" +
 	"\n" +
 	"businesses\x18\x01 \x03(\v2\x17.pact.agent.v1.BusinessR\n" +
 	"businesses\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xf0\x05\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xb4\x06\n" +
 	"\bBusiness\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12 \n" +
@@ -6123,7 +6182,10 @@ const file_pact_agent_v1_agent_proto_rawDesc = "" +
 	"\x14security_fingerprint\x18\x13 \x01(\tR\x13securityFingerprint\x12\x1a\n" +
 	"\brevision\x18\x14 \x01(\x05R\brevision\x124\n" +
 	"\afetched\x18\x15 \x01(\v2\x1a.google.protobuf.TimestampR\afetched\x124\n" +
-	"\aexpires\x18\x16 \x01(\v2\x1a.google.protobuf.TimestampR\aexpires\"O\n" +
+	"\aexpires\x18\x16 \x01(\v2\x1a.google.protobuf.TimestampR\aexpires\x12#\n" +
+	"\rdiscovered_by\x18\x17 \x01(\tR\fdiscoveredBy\x12\x1d\n" +
+	"\n" +
+	"fetched_by\x18\x18 \x01(\tR\tfetchedBy\"O\n" +
 	"\aProblem\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x14\n" +
 	"\x05field\x18\x02 \x01(\tR\x05field\x12\x16\n" +
@@ -6209,7 +6271,7 @@ const file_pact_agent_v1_agent_proto_rawDesc = "" +
 	"context_id\x18\x06 \x01(\tR\tcontextId\x124\n" +
 	"\acreated\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\acreated\x124\n" +
 	"\aupdated\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\aupdated\x122\n" +
-	"\bmessages\x18\t \x03(\v2\x16.pact.agent.v1.MessageR\bmessages\"\x9d\x04\n" +
+	"\bmessages\x18\t \x03(\v2\x16.pact.agent.v1.MessageR\bmessages\"\xb1\x05\n" +
 	"\aMessage\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12\x16\n" +
@@ -6229,7 +6291,12 @@ const file_pact_agent_v1_agent_proto_rawDesc = "" +
 	"\x05reply\x18\x0e \x01(\tR\x05reply\x123\n" +
 	"\bevidence\x18\x0f \x01(\v2\x17.pact.agent.v1.EvidenceR\bevidence\x12\x14\n" +
 	"\x05actor\x18\x10 \x01(\tR\x05actor\x12\x1a\n" +
-	"\bapproval\x18\x11 \x01(\tR\bapproval\":\n" +
+	"\bapproval\x18\x11 \x01(\tR\bapproval\x12:\n" +
+	"\n" +
+	"reconciled\x18\x12 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"reconciled\x12#\n" +
+	"\rreconciled_by\x18\x13 \x01(\tR\freconciledBy\x121\n" +
+	"\x14reconciled_confirmed\x18\x14 \x01(\bR\x13reconciledConfirmed\":\n" +
 	"\x14GetTranscriptRequest\x12\"\n" +
 	"\fconversation\x18\x01 \x01(\tR\fconversation\"\x88\x02\n" +
 	"\n" +
@@ -6355,7 +6422,7 @@ const file_pact_agent_v1_agent_proto_rawDesc = "" +
 	"\x11GetReceiptRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"&\n" +
 	"\x14VerifyReceiptRequest\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\tR\x02id\"\x93\x05\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\"\xf0\x05\n" +
 	"\aReceipt\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\averdict\x18\x02 \x01(\tR\averdict\x12\x16\n" +
@@ -6376,7 +6443,9 @@ const file_pact_agent_v1_agent_proto_rawDesc = "" +
 	"\x04sent\x18\x0f \x01(\v2\x1a.google.protobuf.TimestampR\x04sent\x126\n" +
 	"\breceived\x18\x10 \x01(\v2\x1a.google.protobuf.TimestampR\breceived\x12>\n" +
 	"\facknowledged\x18\x11 \x01(\v2\x1a.google.protobuf.TimestampR\facknowledged\x121\n" +
-	"\arecheck\x18\x12 \x01(\v2\x17.pact.agent.v1.EvidenceR\arecheck\"9\n" +
+	"\arecheck\x18\x12 \x01(\v2\x17.pact.agent.v1.EvidenceR\arecheck\x128\n" +
+	"\trechecked\x18\x13 \x01(\v2\x1a.google.protobuf.TimestampR\trechecked\x12!\n" +
+	"\frechecked_by\x18\x14 \x01(\tR\vrecheckedBy\"9\n" +
 	"\x06Action\x12\x12\n" +
 	"\x04tool\x18\x01 \x01(\tR\x04tool\x12\x1b\n" +
 	"\targs_hash\x18\x02 \x01(\tR\bargsHash\"b\n" +
@@ -6651,119 +6720,121 @@ var file_pact_agent_v1_agent_proto_depIdxs = []int32{
 	80,  // 33: pact.agent.v1.Message.sent:type_name -> google.protobuf.Timestamp
 	80,  // 34: pact.agent.v1.Message.received:type_name -> google.protobuf.Timestamp
 	32,  // 35: pact.agent.v1.Message.evidence:type_name -> pact.agent.v1.Evidence
-	41,  // 36: pact.agent.v1.Transcript.business_name:type_name -> pact.agent.v1.Untrusted
-	40,  // 37: pact.agent.v1.Transcript.turns:type_name -> pact.agent.v1.TranscriptTurn
-	41,  // 38: pact.agent.v1.TranscriptTurn.reply:type_name -> pact.agent.v1.Untrusted
-	46,  // 39: pact.agent.v1.ListAuthorizationsResponse.authorizations:type_name -> pact.agent.v1.Authorization
-	80,  // 40: pact.agent.v1.Authorization.created:type_name -> google.protobuf.Timestamp
-	80,  // 41: pact.agent.v1.Authorization.deadline:type_name -> google.protobuf.Timestamp
-	80,  // 42: pact.agent.v1.Authorization.settled:type_name -> google.protobuf.Timestamp
-	81,  // 43: pact.agent.v1.GetAuthorizationStatusRequest.wait:type_name -> google.protobuf.Duration
-	80,  // 44: pact.agent.v1.AuthorizationStatus.deadline:type_name -> google.protobuf.Timestamp
-	23,  // 45: pact.agent.v1.SignIn.scopes:type_name -> pact.agent.v1.Scope
-	80,  // 46: pact.agent.v1.SignIn.expires:type_name -> google.protobuf.Timestamp
-	55,  // 47: pact.agent.v1.ListGrantsResponse.grants:type_name -> pact.agent.v1.Grant
-	80,  // 48: pact.agent.v1.Grant.created:type_name -> google.protobuf.Timestamp
-	80,  // 49: pact.agent.v1.Grant.token_expires:type_name -> google.protobuf.Timestamp
-	80,  // 50: pact.agent.v1.Grant.expires:type_name -> google.protobuf.Timestamp
-	80,  // 51: pact.agent.v1.Grant.ended:type_name -> google.protobuf.Timestamp
-	55,  // 52: pact.agent.v1.Disconnection.grant:type_name -> pact.agent.v1.Grant
-	62,  // 53: pact.agent.v1.ListReceiptsResponse.receipts:type_name -> pact.agent.v1.Receipt
-	22,  // 54: pact.agent.v1.Receipt.problems:type_name -> pact.agent.v1.Problem
-	63,  // 55: pact.agent.v1.Receipt.actions:type_name -> pact.agent.v1.Action
-	80,  // 56: pact.agent.v1.Receipt.ts:type_name -> google.protobuf.Timestamp
-	80,  // 57: pact.agent.v1.Receipt.sent:type_name -> google.protobuf.Timestamp
-	80,  // 58: pact.agent.v1.Receipt.received:type_name -> google.protobuf.Timestamp
-	80,  // 59: pact.agent.v1.Receipt.acknowledged:type_name -> google.protobuf.Timestamp
-	32,  // 60: pact.agent.v1.Receipt.recheck:type_name -> pact.agent.v1.Evidence
-	68,  // 61: pact.agent.v1.ListReviewsResponse.reviews:type_name -> pact.agent.v1.Review
-	22,  // 62: pact.agent.v1.Review.problems:type_name -> pact.agent.v1.Problem
-	80,  // 63: pact.agent.v1.Review.since:type_name -> google.protobuf.Timestamp
-	80,  // 64: pact.agent.v1.Review.acknowledged:type_name -> google.protobuf.Timestamp
-	72,  // 65: pact.agent.v1.ListApprovalsResponse.approvals:type_name -> pact.agent.v1.Approval
-	23,  // 66: pact.agent.v1.Approval.permissions:type_name -> pact.agent.v1.Scope
-	23,  // 67: pact.agent.v1.Approval.token_permissions:type_name -> pact.agent.v1.Scope
-	80,  // 68: pact.agent.v1.Approval.sent_before:type_name -> google.protobuf.Timestamp
-	80,  // 69: pact.agent.v1.Approval.created:type_name -> google.protobuf.Timestamp
-	80,  // 70: pact.agent.v1.Approval.expires:type_name -> google.protobuf.Timestamp
-	80,  // 71: pact.agent.v1.Approval.decided:type_name -> google.protobuf.Timestamp
-	76,  // 72: pact.agent.v1.RunDoctorResponse.checks:type_name -> pact.agent.v1.Check
-	80,  // 73: pact.agent.v1.ChangeEvent.time:type_name -> google.protobuf.Timestamp
-	0,   // 74: pact.agent.v1.AgentService.GetStatus:input_type -> pact.agent.v1.GetStatusRequest
-	6,   // 75: pact.agent.v1.AgentService.GetSettings:input_type -> pact.agent.v1.GetSettingsRequest
-	10,  // 76: pact.agent.v1.AgentService.UpdateSettings:input_type -> pact.agent.v1.UpdateSettingsRequest
-	11,  // 77: pact.agent.v1.AgentService.ListProviders:input_type -> pact.agent.v1.ListProvidersRequest
-	14,  // 78: pact.agent.v1.AgentService.SetProvider:input_type -> pact.agent.v1.SetProviderRequest
-	15,  // 79: pact.agent.v1.AgentService.RemoveProvider:input_type -> pact.agent.v1.RemoveProviderRequest
-	17,  // 80: pact.agent.v1.AgentService.SetCredential:input_type -> pact.agent.v1.SetCredentialRequest
-	18,  // 81: pact.agent.v1.AgentService.EnrollDeviceKey:input_type -> pact.agent.v1.EnrollDeviceKeyRequest
-	19,  // 82: pact.agent.v1.AgentService.ListBusinesses:input_type -> pact.agent.v1.ListBusinessesRequest
-	26,  // 83: pact.agent.v1.AgentService.DiscoverBusiness:input_type -> pact.agent.v1.DiscoverBusinessRequest
-	27,  // 84: pact.agent.v1.AgentService.SendMessage:input_type -> pact.agent.v1.SendMessageRequest
-	28,  // 85: pact.agent.v1.AgentService.Reconcile:input_type -> pact.agent.v1.ReconcileRequest
-	33,  // 86: pact.agent.v1.AgentService.ListConversations:input_type -> pact.agent.v1.ListConversationsRequest
-	35,  // 87: pact.agent.v1.AgentService.GetConversation:input_type -> pact.agent.v1.GetConversationRequest
-	38,  // 88: pact.agent.v1.AgentService.GetTranscript:input_type -> pact.agent.v1.GetTranscriptRequest
-	42,  // 89: pact.agent.v1.AgentService.StartAuthorization:input_type -> pact.agent.v1.StartAuthorizationRequest
-	43,  // 90: pact.agent.v1.AgentService.ListAuthorizations:input_type -> pact.agent.v1.ListAuthorizationsRequest
-	45,  // 91: pact.agent.v1.AgentService.GetAuthorization:input_type -> pact.agent.v1.GetAuthorizationRequest
-	47,  // 92: pact.agent.v1.AgentService.GetAuthorizationStatus:input_type -> pact.agent.v1.GetAuthorizationStatusRequest
-	49,  // 93: pact.agent.v1.AgentService.WaitAuthorization:input_type -> pact.agent.v1.WaitAuthorizationRequest
-	50,  // 94: pact.agent.v1.AgentService.GetSignIn:input_type -> pact.agent.v1.GetSignInRequest
-	52,  // 95: pact.agent.v1.AgentService.CancelAuthorization:input_type -> pact.agent.v1.CancelAuthorizationRequest
-	53,  // 96: pact.agent.v1.AgentService.ListGrants:input_type -> pact.agent.v1.ListGrantsRequest
-	56,  // 97: pact.agent.v1.AgentService.DisconnectGrant:input_type -> pact.agent.v1.DisconnectGrantRequest
-	58,  // 98: pact.agent.v1.AgentService.ListReceipts:input_type -> pact.agent.v1.ListReceiptsRequest
-	60,  // 99: pact.agent.v1.AgentService.GetReceipt:input_type -> pact.agent.v1.GetReceiptRequest
-	61,  // 100: pact.agent.v1.AgentService.VerifyReceipt:input_type -> pact.agent.v1.VerifyReceiptRequest
-	64,  // 101: pact.agent.v1.AgentService.ListReviews:input_type -> pact.agent.v1.ListReviewsRequest
-	66,  // 102: pact.agent.v1.AgentService.GetReview:input_type -> pact.agent.v1.GetReviewRequest
-	67,  // 103: pact.agent.v1.AgentService.AcknowledgeEvidence:input_type -> pact.agent.v1.AcknowledgeEvidenceRequest
-	69,  // 104: pact.agent.v1.AgentService.ListApprovals:input_type -> pact.agent.v1.ListApprovalsRequest
-	71,  // 105: pact.agent.v1.AgentService.GetApproval:input_type -> pact.agent.v1.GetApprovalRequest
-	73,  // 106: pact.agent.v1.AgentService.DecideApproval:input_type -> pact.agent.v1.DecideApprovalRequest
-	74,  // 107: pact.agent.v1.AgentService.RunDoctor:input_type -> pact.agent.v1.RunDoctorRequest
-	77,  // 108: pact.agent.v1.AgentService.WatchEvents:input_type -> pact.agent.v1.WatchEventsRequest
-	1,   // 109: pact.agent.v1.AgentService.GetStatus:output_type -> pact.agent.v1.Status
-	7,   // 110: pact.agent.v1.AgentService.GetSettings:output_type -> pact.agent.v1.Settings
-	7,   // 111: pact.agent.v1.AgentService.UpdateSettings:output_type -> pact.agent.v1.Settings
-	12,  // 112: pact.agent.v1.AgentService.ListProviders:output_type -> pact.agent.v1.ListProvidersResponse
-	13,  // 113: pact.agent.v1.AgentService.SetProvider:output_type -> pact.agent.v1.Provider
-	16,  // 114: pact.agent.v1.AgentService.RemoveProvider:output_type -> pact.agent.v1.RemoveProviderResponse
-	3,   // 115: pact.agent.v1.AgentService.SetCredential:output_type -> pact.agent.v1.Identity
-	3,   // 116: pact.agent.v1.AgentService.EnrollDeviceKey:output_type -> pact.agent.v1.Identity
-	20,  // 117: pact.agent.v1.AgentService.ListBusinesses:output_type -> pact.agent.v1.ListBusinessesResponse
-	21,  // 118: pact.agent.v1.AgentService.DiscoverBusiness:output_type -> pact.agent.v1.Business
-	29,  // 119: pact.agent.v1.AgentService.SendMessage:output_type -> pact.agent.v1.OperationUpdate
-	29,  // 120: pact.agent.v1.AgentService.Reconcile:output_type -> pact.agent.v1.OperationUpdate
-	34,  // 121: pact.agent.v1.AgentService.ListConversations:output_type -> pact.agent.v1.ListConversationsResponse
-	36,  // 122: pact.agent.v1.AgentService.GetConversation:output_type -> pact.agent.v1.Conversation
-	39,  // 123: pact.agent.v1.AgentService.GetTranscript:output_type -> pact.agent.v1.Transcript
-	29,  // 124: pact.agent.v1.AgentService.StartAuthorization:output_type -> pact.agent.v1.OperationUpdate
-	44,  // 125: pact.agent.v1.AgentService.ListAuthorizations:output_type -> pact.agent.v1.ListAuthorizationsResponse
-	46,  // 126: pact.agent.v1.AgentService.GetAuthorization:output_type -> pact.agent.v1.Authorization
-	48,  // 127: pact.agent.v1.AgentService.GetAuthorizationStatus:output_type -> pact.agent.v1.AuthorizationStatus
-	29,  // 128: pact.agent.v1.AgentService.WaitAuthorization:output_type -> pact.agent.v1.OperationUpdate
-	51,  // 129: pact.agent.v1.AgentService.GetSignIn:output_type -> pact.agent.v1.SignIn
-	46,  // 130: pact.agent.v1.AgentService.CancelAuthorization:output_type -> pact.agent.v1.Authorization
-	54,  // 131: pact.agent.v1.AgentService.ListGrants:output_type -> pact.agent.v1.ListGrantsResponse
-	57,  // 132: pact.agent.v1.AgentService.DisconnectGrant:output_type -> pact.agent.v1.Disconnection
-	59,  // 133: pact.agent.v1.AgentService.ListReceipts:output_type -> pact.agent.v1.ListReceiptsResponse
-	62,  // 134: pact.agent.v1.AgentService.GetReceipt:output_type -> pact.agent.v1.Receipt
-	62,  // 135: pact.agent.v1.AgentService.VerifyReceipt:output_type -> pact.agent.v1.Receipt
-	65,  // 136: pact.agent.v1.AgentService.ListReviews:output_type -> pact.agent.v1.ListReviewsResponse
-	68,  // 137: pact.agent.v1.AgentService.GetReview:output_type -> pact.agent.v1.Review
-	68,  // 138: pact.agent.v1.AgentService.AcknowledgeEvidence:output_type -> pact.agent.v1.Review
-	70,  // 139: pact.agent.v1.AgentService.ListApprovals:output_type -> pact.agent.v1.ListApprovalsResponse
-	72,  // 140: pact.agent.v1.AgentService.GetApproval:output_type -> pact.agent.v1.Approval
-	29,  // 141: pact.agent.v1.AgentService.DecideApproval:output_type -> pact.agent.v1.OperationUpdate
-	75,  // 142: pact.agent.v1.AgentService.RunDoctor:output_type -> pact.agent.v1.RunDoctorResponse
-	78,  // 143: pact.agent.v1.AgentService.WatchEvents:output_type -> pact.agent.v1.ChangeEvent
-	109, // [109:144] is the sub-list for method output_type
-	74,  // [74:109] is the sub-list for method input_type
-	74,  // [74:74] is the sub-list for extension type_name
-	74,  // [74:74] is the sub-list for extension extendee
-	0,   // [0:74] is the sub-list for field type_name
+	80,  // 36: pact.agent.v1.Message.reconciled:type_name -> google.protobuf.Timestamp
+	41,  // 37: pact.agent.v1.Transcript.business_name:type_name -> pact.agent.v1.Untrusted
+	40,  // 38: pact.agent.v1.Transcript.turns:type_name -> pact.agent.v1.TranscriptTurn
+	41,  // 39: pact.agent.v1.TranscriptTurn.reply:type_name -> pact.agent.v1.Untrusted
+	46,  // 40: pact.agent.v1.ListAuthorizationsResponse.authorizations:type_name -> pact.agent.v1.Authorization
+	80,  // 41: pact.agent.v1.Authorization.created:type_name -> google.protobuf.Timestamp
+	80,  // 42: pact.agent.v1.Authorization.deadline:type_name -> google.protobuf.Timestamp
+	80,  // 43: pact.agent.v1.Authorization.settled:type_name -> google.protobuf.Timestamp
+	81,  // 44: pact.agent.v1.GetAuthorizationStatusRequest.wait:type_name -> google.protobuf.Duration
+	80,  // 45: pact.agent.v1.AuthorizationStatus.deadline:type_name -> google.protobuf.Timestamp
+	23,  // 46: pact.agent.v1.SignIn.scopes:type_name -> pact.agent.v1.Scope
+	80,  // 47: pact.agent.v1.SignIn.expires:type_name -> google.protobuf.Timestamp
+	55,  // 48: pact.agent.v1.ListGrantsResponse.grants:type_name -> pact.agent.v1.Grant
+	80,  // 49: pact.agent.v1.Grant.created:type_name -> google.protobuf.Timestamp
+	80,  // 50: pact.agent.v1.Grant.token_expires:type_name -> google.protobuf.Timestamp
+	80,  // 51: pact.agent.v1.Grant.expires:type_name -> google.protobuf.Timestamp
+	80,  // 52: pact.agent.v1.Grant.ended:type_name -> google.protobuf.Timestamp
+	55,  // 53: pact.agent.v1.Disconnection.grant:type_name -> pact.agent.v1.Grant
+	62,  // 54: pact.agent.v1.ListReceiptsResponse.receipts:type_name -> pact.agent.v1.Receipt
+	22,  // 55: pact.agent.v1.Receipt.problems:type_name -> pact.agent.v1.Problem
+	63,  // 56: pact.agent.v1.Receipt.actions:type_name -> pact.agent.v1.Action
+	80,  // 57: pact.agent.v1.Receipt.ts:type_name -> google.protobuf.Timestamp
+	80,  // 58: pact.agent.v1.Receipt.sent:type_name -> google.protobuf.Timestamp
+	80,  // 59: pact.agent.v1.Receipt.received:type_name -> google.protobuf.Timestamp
+	80,  // 60: pact.agent.v1.Receipt.acknowledged:type_name -> google.protobuf.Timestamp
+	32,  // 61: pact.agent.v1.Receipt.recheck:type_name -> pact.agent.v1.Evidence
+	80,  // 62: pact.agent.v1.Receipt.rechecked:type_name -> google.protobuf.Timestamp
+	68,  // 63: pact.agent.v1.ListReviewsResponse.reviews:type_name -> pact.agent.v1.Review
+	22,  // 64: pact.agent.v1.Review.problems:type_name -> pact.agent.v1.Problem
+	80,  // 65: pact.agent.v1.Review.since:type_name -> google.protobuf.Timestamp
+	80,  // 66: pact.agent.v1.Review.acknowledged:type_name -> google.protobuf.Timestamp
+	72,  // 67: pact.agent.v1.ListApprovalsResponse.approvals:type_name -> pact.agent.v1.Approval
+	23,  // 68: pact.agent.v1.Approval.permissions:type_name -> pact.agent.v1.Scope
+	23,  // 69: pact.agent.v1.Approval.token_permissions:type_name -> pact.agent.v1.Scope
+	80,  // 70: pact.agent.v1.Approval.sent_before:type_name -> google.protobuf.Timestamp
+	80,  // 71: pact.agent.v1.Approval.created:type_name -> google.protobuf.Timestamp
+	80,  // 72: pact.agent.v1.Approval.expires:type_name -> google.protobuf.Timestamp
+	80,  // 73: pact.agent.v1.Approval.decided:type_name -> google.protobuf.Timestamp
+	76,  // 74: pact.agent.v1.RunDoctorResponse.checks:type_name -> pact.agent.v1.Check
+	80,  // 75: pact.agent.v1.ChangeEvent.time:type_name -> google.protobuf.Timestamp
+	0,   // 76: pact.agent.v1.AgentService.GetStatus:input_type -> pact.agent.v1.GetStatusRequest
+	6,   // 77: pact.agent.v1.AgentService.GetSettings:input_type -> pact.agent.v1.GetSettingsRequest
+	10,  // 78: pact.agent.v1.AgentService.UpdateSettings:input_type -> pact.agent.v1.UpdateSettingsRequest
+	11,  // 79: pact.agent.v1.AgentService.ListProviders:input_type -> pact.agent.v1.ListProvidersRequest
+	14,  // 80: pact.agent.v1.AgentService.SetProvider:input_type -> pact.agent.v1.SetProviderRequest
+	15,  // 81: pact.agent.v1.AgentService.RemoveProvider:input_type -> pact.agent.v1.RemoveProviderRequest
+	17,  // 82: pact.agent.v1.AgentService.SetCredential:input_type -> pact.agent.v1.SetCredentialRequest
+	18,  // 83: pact.agent.v1.AgentService.EnrollDeviceKey:input_type -> pact.agent.v1.EnrollDeviceKeyRequest
+	19,  // 84: pact.agent.v1.AgentService.ListBusinesses:input_type -> pact.agent.v1.ListBusinessesRequest
+	26,  // 85: pact.agent.v1.AgentService.DiscoverBusiness:input_type -> pact.agent.v1.DiscoverBusinessRequest
+	27,  // 86: pact.agent.v1.AgentService.SendMessage:input_type -> pact.agent.v1.SendMessageRequest
+	28,  // 87: pact.agent.v1.AgentService.Reconcile:input_type -> pact.agent.v1.ReconcileRequest
+	33,  // 88: pact.agent.v1.AgentService.ListConversations:input_type -> pact.agent.v1.ListConversationsRequest
+	35,  // 89: pact.agent.v1.AgentService.GetConversation:input_type -> pact.agent.v1.GetConversationRequest
+	38,  // 90: pact.agent.v1.AgentService.GetTranscript:input_type -> pact.agent.v1.GetTranscriptRequest
+	42,  // 91: pact.agent.v1.AgentService.StartAuthorization:input_type -> pact.agent.v1.StartAuthorizationRequest
+	43,  // 92: pact.agent.v1.AgentService.ListAuthorizations:input_type -> pact.agent.v1.ListAuthorizationsRequest
+	45,  // 93: pact.agent.v1.AgentService.GetAuthorization:input_type -> pact.agent.v1.GetAuthorizationRequest
+	47,  // 94: pact.agent.v1.AgentService.GetAuthorizationStatus:input_type -> pact.agent.v1.GetAuthorizationStatusRequest
+	49,  // 95: pact.agent.v1.AgentService.WaitAuthorization:input_type -> pact.agent.v1.WaitAuthorizationRequest
+	50,  // 96: pact.agent.v1.AgentService.GetSignIn:input_type -> pact.agent.v1.GetSignInRequest
+	52,  // 97: pact.agent.v1.AgentService.CancelAuthorization:input_type -> pact.agent.v1.CancelAuthorizationRequest
+	53,  // 98: pact.agent.v1.AgentService.ListGrants:input_type -> pact.agent.v1.ListGrantsRequest
+	56,  // 99: pact.agent.v1.AgentService.DisconnectGrant:input_type -> pact.agent.v1.DisconnectGrantRequest
+	58,  // 100: pact.agent.v1.AgentService.ListReceipts:input_type -> pact.agent.v1.ListReceiptsRequest
+	60,  // 101: pact.agent.v1.AgentService.GetReceipt:input_type -> pact.agent.v1.GetReceiptRequest
+	61,  // 102: pact.agent.v1.AgentService.VerifyReceipt:input_type -> pact.agent.v1.VerifyReceiptRequest
+	64,  // 103: pact.agent.v1.AgentService.ListReviews:input_type -> pact.agent.v1.ListReviewsRequest
+	66,  // 104: pact.agent.v1.AgentService.GetReview:input_type -> pact.agent.v1.GetReviewRequest
+	67,  // 105: pact.agent.v1.AgentService.AcknowledgeEvidence:input_type -> pact.agent.v1.AcknowledgeEvidenceRequest
+	69,  // 106: pact.agent.v1.AgentService.ListApprovals:input_type -> pact.agent.v1.ListApprovalsRequest
+	71,  // 107: pact.agent.v1.AgentService.GetApproval:input_type -> pact.agent.v1.GetApprovalRequest
+	73,  // 108: pact.agent.v1.AgentService.DecideApproval:input_type -> pact.agent.v1.DecideApprovalRequest
+	74,  // 109: pact.agent.v1.AgentService.RunDoctor:input_type -> pact.agent.v1.RunDoctorRequest
+	77,  // 110: pact.agent.v1.AgentService.WatchEvents:input_type -> pact.agent.v1.WatchEventsRequest
+	1,   // 111: pact.agent.v1.AgentService.GetStatus:output_type -> pact.agent.v1.Status
+	7,   // 112: pact.agent.v1.AgentService.GetSettings:output_type -> pact.agent.v1.Settings
+	7,   // 113: pact.agent.v1.AgentService.UpdateSettings:output_type -> pact.agent.v1.Settings
+	12,  // 114: pact.agent.v1.AgentService.ListProviders:output_type -> pact.agent.v1.ListProvidersResponse
+	13,  // 115: pact.agent.v1.AgentService.SetProvider:output_type -> pact.agent.v1.Provider
+	16,  // 116: pact.agent.v1.AgentService.RemoveProvider:output_type -> pact.agent.v1.RemoveProviderResponse
+	3,   // 117: pact.agent.v1.AgentService.SetCredential:output_type -> pact.agent.v1.Identity
+	3,   // 118: pact.agent.v1.AgentService.EnrollDeviceKey:output_type -> pact.agent.v1.Identity
+	20,  // 119: pact.agent.v1.AgentService.ListBusinesses:output_type -> pact.agent.v1.ListBusinessesResponse
+	21,  // 120: pact.agent.v1.AgentService.DiscoverBusiness:output_type -> pact.agent.v1.Business
+	29,  // 121: pact.agent.v1.AgentService.SendMessage:output_type -> pact.agent.v1.OperationUpdate
+	29,  // 122: pact.agent.v1.AgentService.Reconcile:output_type -> pact.agent.v1.OperationUpdate
+	34,  // 123: pact.agent.v1.AgentService.ListConversations:output_type -> pact.agent.v1.ListConversationsResponse
+	36,  // 124: pact.agent.v1.AgentService.GetConversation:output_type -> pact.agent.v1.Conversation
+	39,  // 125: pact.agent.v1.AgentService.GetTranscript:output_type -> pact.agent.v1.Transcript
+	29,  // 126: pact.agent.v1.AgentService.StartAuthorization:output_type -> pact.agent.v1.OperationUpdate
+	44,  // 127: pact.agent.v1.AgentService.ListAuthorizations:output_type -> pact.agent.v1.ListAuthorizationsResponse
+	46,  // 128: pact.agent.v1.AgentService.GetAuthorization:output_type -> pact.agent.v1.Authorization
+	48,  // 129: pact.agent.v1.AgentService.GetAuthorizationStatus:output_type -> pact.agent.v1.AuthorizationStatus
+	29,  // 130: pact.agent.v1.AgentService.WaitAuthorization:output_type -> pact.agent.v1.OperationUpdate
+	51,  // 131: pact.agent.v1.AgentService.GetSignIn:output_type -> pact.agent.v1.SignIn
+	46,  // 132: pact.agent.v1.AgentService.CancelAuthorization:output_type -> pact.agent.v1.Authorization
+	54,  // 133: pact.agent.v1.AgentService.ListGrants:output_type -> pact.agent.v1.ListGrantsResponse
+	57,  // 134: pact.agent.v1.AgentService.DisconnectGrant:output_type -> pact.agent.v1.Disconnection
+	59,  // 135: pact.agent.v1.AgentService.ListReceipts:output_type -> pact.agent.v1.ListReceiptsResponse
+	62,  // 136: pact.agent.v1.AgentService.GetReceipt:output_type -> pact.agent.v1.Receipt
+	62,  // 137: pact.agent.v1.AgentService.VerifyReceipt:output_type -> pact.agent.v1.Receipt
+	65,  // 138: pact.agent.v1.AgentService.ListReviews:output_type -> pact.agent.v1.ListReviewsResponse
+	68,  // 139: pact.agent.v1.AgentService.GetReview:output_type -> pact.agent.v1.Review
+	68,  // 140: pact.agent.v1.AgentService.AcknowledgeEvidence:output_type -> pact.agent.v1.Review
+	70,  // 141: pact.agent.v1.AgentService.ListApprovals:output_type -> pact.agent.v1.ListApprovalsResponse
+	72,  // 142: pact.agent.v1.AgentService.GetApproval:output_type -> pact.agent.v1.Approval
+	29,  // 143: pact.agent.v1.AgentService.DecideApproval:output_type -> pact.agent.v1.OperationUpdate
+	75,  // 144: pact.agent.v1.AgentService.RunDoctor:output_type -> pact.agent.v1.RunDoctorResponse
+	78,  // 145: pact.agent.v1.AgentService.WatchEvents:output_type -> pact.agent.v1.ChangeEvent
+	111, // [111:146] is the sub-list for method output_type
+	76,  // [76:111] is the sub-list for method input_type
+	76,  // [76:76] is the sub-list for extension type_name
+	76,  // [76:76] is the sub-list for extension extendee
+	0,   // [0:76] is the sub-list for field type_name
 }
 
 func init() { file_pact_agent_v1_agent_proto_init() }

@@ -79,14 +79,15 @@ const (
 // then read, discover, send and reconcile, and never confirm, sign in or see a
 // link.
 //
-// Unknown fields are refused, never ignored. Ids have at most 200 characters,
-// texts 4000, purposes 300; at most 20 scopes of 200 characters each. Lists give
-// 1 to 200 items a page, 50 by default.
+// Unknown fields are refused, never ignored, and so is a field that is there twice
+// and is no list. Ids have at most 200 characters, texts 4000, purposes 300; at most
+// 20 scopes of 200 characters each. Lists give 1 to 200 items a page, 50 by default
+// and for 0.
 //
 // A refusal carries one google.rpc.ErrorInfo with domain "agent.pact" and one of
 // these reasons:
 //
-//	INVALID_REQUEST   InvalidArgument     400  metadata: field
+//	INVALID_REQUEST   InvalidArgument     400  metadata: field, and the agent's reason if it has one
 //	UNAUTHENTICATED   Unauthenticated     401
 //	SCOPE_REQUIRED    PermissionDenied    403  metadata: scope
 //	NOT_FOUND         NotFound            404
@@ -104,7 +105,8 @@ type AgentServiceClient interface {
 	// GetSettings returns the profile's settings, and what the administrator
 	// allows. read.
 	GetSettings(ctx context.Context, in *GetSettingsRequest, opts ...grpc.CallOption) (*Settings, error)
-	// UpdateSettings changes the settings that the request names. admin.
+	// UpdateSettings changes the settings that the request names, all of them or none.
+	// admin.
 	UpdateSettings(ctx context.Context, in *UpdateSettingsRequest, opts ...grpc.CallOption) (*Settings, error)
 	// ListProviders lists the owner's entries and the signer's registrations. read.
 	ListProviders(ctx context.Context, in *ListProvidersRequest, opts ...grpc.CallOption) (*ListProvidersResponse, error)
@@ -612,14 +614,15 @@ type AgentService_WatchEventsClient = grpc.ServerStreamingClient[ChangeEvent]
 // then read, discover, send and reconcile, and never confirm, sign in or see a
 // link.
 //
-// Unknown fields are refused, never ignored. Ids have at most 200 characters,
-// texts 4000, purposes 300; at most 20 scopes of 200 characters each. Lists give
-// 1 to 200 items a page, 50 by default.
+// Unknown fields are refused, never ignored, and so is a field that is there twice
+// and is no list. Ids have at most 200 characters, texts 4000, purposes 300; at most
+// 20 scopes of 200 characters each. Lists give 1 to 200 items a page, 50 by default
+// and for 0.
 //
 // A refusal carries one google.rpc.ErrorInfo with domain "agent.pact" and one of
 // these reasons:
 //
-//	INVALID_REQUEST   InvalidArgument     400  metadata: field
+//	INVALID_REQUEST   InvalidArgument     400  metadata: field, and the agent's reason if it has one
 //	UNAUTHENTICATED   Unauthenticated     401
 //	SCOPE_REQUIRED    PermissionDenied    403  metadata: scope
 //	NOT_FOUND         NotFound            404
@@ -637,7 +640,8 @@ type AgentServiceServer interface {
 	// GetSettings returns the profile's settings, and what the administrator
 	// allows. read.
 	GetSettings(context.Context, *GetSettingsRequest) (*Settings, error)
-	// UpdateSettings changes the settings that the request names. admin.
+	// UpdateSettings changes the settings that the request names, all of them or none.
+	// admin.
 	UpdateSettings(context.Context, *UpdateSettingsRequest) (*Settings, error)
 	// ListProviders lists the owner's entries and the signer's registrations. read.
 	ListProviders(context.Context, *ListProvidersRequest) (*ListProvidersResponse, error)

@@ -1,0 +1,246 @@
+package agent_test
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pactsigner/pactsigner/agent"
+	"github.com/pactsigner/pactsigner/agent/egress"
+)
+
+// UR-2: development mode comes with an identity at a loopback signer and goes with one
+// elsewhere; an enrolment that fails leaves nothing behind.
+func TestDevelopmentComesWithTheIdentity(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		const local = "http://127.0.0.1:8787"
+		a := w.open()
+		development := func(want bool) {
+			t.Helper()
+			if a.Rules().Development != want || w.open().Rules().Development != want {
+				t.Errorf("development mode, here and in the profile: want %v", want)
+			}
+		}
+		if _, err := a.Enroll(t.Context(), owner(), agent.EnrollRequest{SignerURL: local}); agent.ReasonOf(err) != agent.ReasonSignerUnavailable {
+			t.Fatalf("nothing listens there: %v", err)
+		}
+		development(false)
+		if s, err := a.Policy(t.Context(), owner()); err != nil || s.By != "" {
+			t.Errorf("what failed is in the settings: %+v, %v", s, err)
+		}
+		here := newSigner(t)
+		here.url, here.issuer = local, local
+		w.hosts[local] = here
+		if v, err := a.Enroll(t.Context(), owner(), agent.EnrollRequest{SignerURL: local}); err != nil || !v.Development {
+			t.Fatalf("%+v, %v", v, err)
+		}
+		development(true)
+		if v, err := a.Enroll(t.Context(), owner(), agent.EnrollRequest{SignerURL: signerURL}); err != nil || v.Development {
+			t.Fatalf("%+v, %v", v, err)
+		}
+		development(false)
+	})
+}
+
+// SG-10, PR-4: what a kept status of the signer would refuse, the signer is asked anew
+// first, and not with every call.
+func TestSignerIsAskedBeforeARefusal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.signer.set(func(s *signerStandIn) { s.audiences = map[string]string{} })
+		a := w.enrolled()
+		show := agent.SendRequest{Message: "Show"}
+		asked := func(n int) {
+			t.Helper()
+			if _, got := w.signer.counts(); got != n {
+				t.Errorf("the signer was asked %d times, want %d", got, n)
+			}
+		}
+		for range 5 { // it has just been asked
+			w.send(a, owner(), show, agent.StatusBlocked, agent.ReasonNoAudience)
+		}
+		asked(1)
+		time.Sleep(2 * time.Second)
+		for range 5 {
+			w.send(a, owner(), show, agent.StatusBlocked, agent.ReasonNoAudience)
+		}
+		asked(2)
+		time.Sleep(2 * time.Second)
+		w.signer.set(func(s *signerStandIn) { s.fail = 503 }) // it is not asked more often for that
+		before := len(w.calls(egress.Signer))
+		for range 5 {
+			w.send(a, owner(), show, agent.StatusBlocked, agent.ReasonNoAudience)
+		}
+		if n := len(w.calls(egress.Signer)) - before; n != 1 {
+			t.Errorf("a signer that fails was asked %d times", n)
+		}
+		time.Sleep(2 * time.Second)
+		w.signer.set(func(s *signerStandIn) { s.fail = 0; s.audiences = map[string]string{provider: audience} })
+		w.send(a, owner(), show, agent.StatusReplied, "")
+		asked(3)
+		time.Sleep(2 * time.Second)
+		w.send(a, owner(), show, agent.StatusReplied, "")
+		asked(3)
+
+		// A subject that is refused may be the signer's earlier word.
+		w.signer.set(func(s *signerStandIn) { s.subject = "" })
+		if s, err := a.Status(t.Context(), owner()); err != nil || s.Reason != agent.ReasonIdentityNotReady {
+			t.Errorf("%+v, %v", s, err)
+		}
+		w.signer.set(func(s *signerStandIn) { s.subject = "pa_alice" })
+		time.Sleep(2 * time.Second)
+		w.send(a, owner(), show, agent.StatusReplied, "")
+	})
+}
+
+// DI-12, PO-2: what was switched off stays off in a profile that is not enrolled, and
+// the view of the policy counts the preference.
+func TestSwitchedOffBeforeEnrolling(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		a := w.open()
+		look := func() error { return second(a.Discover(t.Context(), owner(), agent.ParseBusiness(cardURL))) }
+		if err := look(); err != nil { // nobody chose anything
+			t.Error(err)
+		}
+		if err := a.SetEnabled(t.Context(), owner(), false); err != nil {
+			t.Fatal(err)
+		}
+		if err := look(); agent.ReasonOf(err) != agent.ReasonDisabledInSettings {
+			t.Errorf("switched off: %v", err)
+		}
+		a = w.enrolled()
+		if err := a.SetPreference(t.Context(), owner(), agent.DisabledPACT); err != nil {
+			t.Fatal(err)
+		}
+		if v, err := a.Policy(t.Context(), owner()); err != nil || v.Available || v.Reason != agent.ReasonPACTDisabled || !v.Enabled {
+			t.Errorf("%+v, %v", v, err)
+		}
+	})
+}
+
+// What others than the owner discover and nobody uses is bounded, the oldest goes; what
+// the owner discovered, or anybody uses, stays.
+func TestDiscoveriesOfOthersAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		const host = "https://many.example.com"
+		w.hosts[host] = http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
+			w.biz.mu.Lock()
+			defer w.biz.mu.Unlock()
+			respond(rw, 200, w.biz.card)
+		})
+		a := w.enrolled()
+		task := agent.TaskCaller(alice, &agent.Task{ID: "t-1", Source: agent.SourceOwner, Mode: agent.ModeAct}, agent.DefaultNetwork())
+		token := agent.Caller{Principal: alice, Origin: agent.OriginGateway, Actor: "token w", Network: agent.DefaultNetwork()}
+		found := func(c agent.Caller, n int) string {
+			t.Helper()
+			time.Sleep(time.Millisecond)
+			v, err := a.Discover(t.Context(), c, agent.DiscoverRequest{CardURL: fmt.Sprintf("%s/%d", host, n)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return v.ID
+		}
+		mine, used, looked, oldest := found(owner(), 1000), found(task, 1001), found(task, 1002), found(token, 1003)
+		w.send(a, task, agent.SendRequest{Business: used, Message: "What is on?"}, agent.StatusReplied, "")
+		if found(owner(), 1002) != looked { // as it is stored
+			t.Fatal("another business")
+		}
+		ids := func() map[string]bool {
+			t.Helper()
+			all, err := a.Businesses(t.Context(), owner())
+			if err != nil {
+				t.Fatal(err)
+			}
+			m := map[string]bool{}
+			for _, b := range all {
+				m[b.ID] = true
+			}
+			return m
+		}
+		for n := range 199 {
+			found([]agent.Caller{task, token}[n%2], n)
+		}
+		if got := ids(); len(got) != 203 || !got[oldest] {
+			t.Fatalf("%d businesses: %v", len(got), got[oldest])
+		}
+		found(task, 2000)
+		found(owner(), 2001) // takes nobody's place
+		got := ids()
+		if len(got) != 204 || got[oldest] || !got[mine] || !got[used] || !got[looked] {
+			t.Errorf("%d businesses: oldest %v, the owner's %v and %v, used %v", len(got), got[oldest], got[mine], got[looked], got[used])
+		}
+	})
+}
+
+// AD-8: a card on another host makes no permission of an interface milder than the
+// business's own card does, and it is told where it came from.
+func TestCardOfAnotherHost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		const host = "https://copy.example.com"
+		const mild = "View your trips"
+		card := string(marshal(w.biz.card))
+		card = strings.Replace(card, "Cancel your trips", mild, 1)
+		card = strings.ReplaceAll(card, "trips:cancel", "trips:manage")
+		w.biz.set(func(b *business) {
+			flows := b.card["securitySchemes"].(map[string]any)["user"].(map[string]any)["oauth2SecurityScheme"].(map[string]any)["flows"].(map[string]any)["deviceCode"].(map[string]any)
+			scopes := flows["scopes"].(map[string]any)
+			delete(scopes, "trips:cancel")
+			scopes["trips:manage"] = "Manage your trips"
+		})
+		w.hosts[host] = http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) { respond(rw, 200, card) })
+		a := w.enrolled()
+		copied, err := a.Discover(t.Context(), owner(), agent.DiscoverRequest{CardURL: host + "/card"})
+		if err != nil || !copied.Supported || copied.CardElsewhere() != host {
+			t.Fatalf("%+v, %v", copied, err)
+		}
+		i := slices.IndexFunc(copied.Scopes, func(s agent.Scope) bool { return s.ID == "trips:manage" })
+		if i < 0 || copied.Scopes[i].Effect() != agent.EffectInspect {
+			t.Fatalf("the copy says %+v", copied.Scopes)
+		}
+		ask := agent.SendRequest{Business: copied.ID, Message: "Show my trips", Scopes: []string{"trips:manage"}}
+		r, err := a.Send(t.Context(), owner(), ask) // the own card is not known
+		if err != nil || r.Effect == nil || *r.Effect != agent.EffectInspect {
+			t.Errorf("%+v, %v", r, err)
+		}
+		own, err := a.Discover(t.Context(), owner(), agent.DiscoverRequest{CardURL: iface + "/.well-known/agent-card.json"})
+		if err != nil || own.CardElsewhere() != "" {
+			t.Fatalf("%+v, %v", own, err)
+		}
+		if r, err = a.Send(t.Context(), owner(), ask); err != nil || r.Effect == nil || *r.Effect != agent.EffectUnknown {
+			t.Errorf("%+v, %v", r, err)
+		}
+		if n := len(w.calls(egress.Message)); n != 0 {
+			t.Errorf("%d messages were sent", n)
+		}
+	})
+}
+
+// What a business said last is told to who decides on what goes on with it, cut and
+// without what it hides.
+func TestLastWords(t *testing.T) {
+	long := strings.Repeat("x", 400)
+	for name, c := range map[string]struct {
+		messages []agent.MessageView
+		said     string
+		goesOn   bool
+	}{
+		"nothing":         {nil, "", false},
+		"an introduction": {[]agent.MessageView{{Introduction: true, Reply: "Hello"}}, "", false},
+		"no reply":        {[]agent.MessageView{{State: "failed"}}, "", true},
+		"the last":        {[]agent.MessageView{{Reply: "One"}, {Reply: "Shall I\u200b?"}, {}}, "Shall I?", true},
+		"long":            {[]agent.MessageView{{Reply: long}}, long[:300] + " …", true},
+		"a secret":        {[]agent.MessageView{{Reply: "user_code=ABCDEFGH"}}, agent.RedactText("user_code=ABCDEFGH"), true},
+	} {
+		if said, goesOn := agent.LastWords(agent.ConversationView{Messages: c.messages}); said != c.said || goesOn != c.goesOn {
+			t.Errorf("%s: %q, %v", name, said, goesOn)
+		}
+	}
+}
