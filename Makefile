@@ -24,7 +24,7 @@ image:
 
 # All tests, under the race detector, and what it cannot take without it.
 test: servers
-	$(GO) test -race -timeout 20m ./...
+	$(GO) test -race -timeout 30m ./...
 	$(GO) test -run 'TestFleetProperty' ./killswitch
 
 # Vault, Redis, Chromium and what checks chart and image, as far as they are not there.

@@ -176,7 +176,8 @@ func (a *Agent) openApproval(ctx context.Context, op *operation, req ApprovalReq
 }
 
 // confirmedInstead withdraws what the owner was asked elsewhere and has confirmed
-// here, whoever asked: else they might approve the same a second time.
+// here, whoever asked: else they might approve the same a second time. What they approved
+// and something is at already is refused here instead.
 func (a *Agent) confirmedInstead(ctx context.Context, op *operation, req ApprovalRequest) error {
 	return a.store.Update(ctx, func(tx Tx) error {
 		if err := op.caller.stands(tx); err != nil {
@@ -188,13 +189,19 @@ func (a *Agent) confirmedInstead(ctx context.Context, op *operation, req Approva
 		}
 		for _, p := range open {
 			held, err := a.atWork(tx, p)
-			if err == nil && !held && p.Request.sameAsk(req) {
-				if p.State == ApprovalPending { // they decided it, where they confirmed
-					p.Decided, p.DecidedBy = a.now(), op.caller.actor()
-				}
-				err = a.replace(tx, p, "")
+			switch {
+			case err != nil:
+				return err
+			case !p.Request.sameAsk(req):
+				continue
+			case held && p.State == ApprovalApproved: // it is about to be sent
+				return a.approvedAlready(tx, op, p)
+			case held: // who asked it waits for the answer
+				continue
+			case p.State == ApprovalPending: // they decided it, where they confirmed
+				p.Decided, p.DecidedBy = a.now(), op.caller.actor()
 			}
-			if err != nil {
+			if err := a.replace(tx, p, ""); err != nil {
 				return err
 			}
 		}
@@ -230,9 +237,22 @@ func (a *Agent) approvedAlready(tx Tx, op *operation, p *approval) error {
 	return refuse(StatusNeedsUserAction, ReasonSignInPending, "the same was approved, and waits for the owner to sign in at the business")
 }
 
+// sender is who sends an approval that was left approved: the running agent knows one
+// network profile alone.
+func (p *approval) sender() string {
+	if p.Network != "" {
+		return "the program that asked"
+	}
+	return "the running agent"
+}
+
 // stays is what comes of an approval that was left approved, for people.
 func (p *approval) stays() string {
-	return "approved and is not sent yet: the running agent sends it when it can, or pactctl approvals approve " + p.ID
+	text := "approved and is not sent yet: " + p.sender() + " sends it when it can"
+	if p.Network == "" {
+		text += ", or pactctl approvals approve " + p.ID
+	}
+	return text
 }
 
 // replace ends an approval whose place another one takes.
@@ -521,7 +541,7 @@ func (a *Agent) takeWord(ctx context.Context, op *operation, d Decision) error {
 		case already:
 			op.result.Detail = "it was approved already and is about to be sent, unless it is denied or refused before: look at the approval"
 		case d.Approve:
-			op.result.Detail = "the operation that asked goes on; if that ends before it is sent, the running agent sends it"
+			op.result.Detail = "the operation that asked goes on; if that ends before it is sent, " + p.sender() + " sends it"
 		}
 		return nil
 	}
@@ -634,7 +654,7 @@ func (a *Agent) isApproved(ctx context.Context, op *operation) error {
 // useApproval notes on the approval of a message that the message goes out, in the
 // transaction after which it does. Nothing goes out that was denied or withdrawn
 // meanwhile, that another operation goes on with, or whose approval was used: but
-// for the same message again, of which nothing ran before (CV-11).
+// for the same message again, to hear its reply (CV-9).
 func (a *Agent) useApproval(tx Tx, op *operation, m *message) error {
 	if op.approved == nil || op.approved.ID == "" || m.Introduction {
 		return nil
@@ -649,18 +669,25 @@ func (a *Agent) useApproval(tx Tx, op *operation, m *message) error {
 	switch {
 	case p.State == ApprovalSent && p.SentMessage == m.ID:
 		return nil
-	case p.State == ApprovalSent:
-		last, err := get[message](tx, p.Principal, p.SentMessage)
-		if err != nil {
-			return err
-		}
-		if last.WireID != m.WireID || last.State != messageSuperseded && last.State != messageFailed {
-			return p.over()
-		}
 	case p.State != ApprovalApproved:
 		return p.over()
 	}
 	p.State, p.SentMessage = ApprovalSent, m.ID
+	return put(tx, p)
+}
+
+// unused makes the approval of a message one that is not sent yet again, in the transaction
+// in which it is written down that nothing ran of the message and that it may go out anew:
+// the business did not take it, or was not reached (CV-10, CV-11).
+func (a *Agent) unused(tx Tx, op *operation, m *message) error {
+	if op.approved == nil || op.approved.ID == "" || m.Introduction {
+		return nil
+	}
+	p, err := get[approval](tx, op.who.principal, op.approved.ID)
+	if err != nil || p.LeaseOwner != op.owner || p.State != ApprovalSent || p.SentMessage != m.ID {
+		return err
+	}
+	p.State, p.SentMessage = ApprovalApproved, ""
 	return put(tx, p)
 }
 
@@ -691,7 +718,7 @@ func (a *Agent) awaitSignIn(ctx context.Context, op *operation, z *authorization
 // A question that was asked and left is withdrawn, unless the program stops. What was
 // approved and is not sent stays approved, for whatever goes on with it first: the
 // owner (Decide) or Tend. It is over if it was refused for what does not pass by
-// itself; and who gave the word takes it back by leaving.
+// itself; and who gave the word takes it back by leaving, but while they are to sign in.
 func (a *Agent) leaveApproval(ctx context.Context, op *operation, ended error) error {
 	if op.asking == nil {
 		return ended
@@ -702,14 +729,14 @@ func (a *Agent) leaveApproval(ctx context.Context, op *operation, ended error) e
 		if err != nil {
 			return err
 		}
-		if op.asking = p; p.LeaseOwner != op.owner {
-			return nil
-		}
 		var r *Refusal
 		refused, left := errors.As(ended, &r), ctx.Err() != nil
 		stops := left && (op.tends || errors.Is(context.Cause(ctx), ErrStopping))
-		if err := a.putBack(tx, op, p, left, ended); err != nil {
-			return err
+		if op.asking = p; p.LeaseOwner != op.owner {
+			if ended != nil && op.out == nil && (refused && r.Status == StatusCancelled || !refused && left) { // it is not given up
+				result = p.elsewhere(ended)
+			}
+			return nil
 		}
 		switch {
 		case !p.waits():
@@ -719,6 +746,7 @@ func (a *Agent) leaveApproval(ctx context.Context, op *operation, ended error) e
 			return a.withdraw(tx, op, p, ReasonUserCancelled)
 		case p.State == ApprovalPending: // it could not be asked
 			return a.withdraw(tx, op, p, or(ReasonOf(ended), ReasonNeverSent))
+		case left && op.decides && op.signingIn(p.Authorization): // it goes on after that, whoever closed their terminal
 		case left && !stops && op.decides:
 			p.State, p.Decided, p.DecidedBy, p.Authorization = ApprovalPending, time.Time{}, "", ""
 			p.Failures, p.NextTry = 0, time.Time{}
@@ -728,6 +756,8 @@ func (a *Agent) leaveApproval(ctx context.Context, op *operation, ended error) e
 		case left:
 			result = refuse(StatusApprovalRequired, ReasonApprovalRequired, "it was left before it was sent: it is %s", p.stays())
 		case refused && r.Status == StatusNeedsUserAction && op.signingIn(p.Authorization): // it goes on after that
+		case refused && r.Reason == ReasonApproverRevoked: // and it was approved anew since
+			result = refuse(StatusApprovalRequired, ReasonApprovalRequired, "it was taken back before it was sent, and then approved anew: it is %s", p.stays())
 		case !refused || passes(ended):
 			p.Failures++
 			p.NextTry = a.now().Add(min(a.params.PollMin<<min(p.Failures, maxDoublings), a.params.PollMax))
@@ -740,7 +770,7 @@ func (a *Agent) leaveApproval(ctx context.Context, op *operation, ended error) e
 			}
 			return a.settleConversation(tx, p)
 		}
-		if left && op.signsIn() { // what it waits for is that
+		if left && op.signsIn() || refused && r.Status == StatusUnknown { // what it waits for is that; and CV-15
 			result = ended
 		}
 		p.release()
@@ -754,6 +784,19 @@ func (a *Agent) leaveApproval(ctx context.Context, op *operation, ended error) e
 			"it could not be written down that it was left: see pactctl approvals show %s, and deny what is not to be sent", op.asking.ID)
 	}
 	return result
+}
+
+// elsewhere is how an operation ends that was left, and whose approval something else has.
+func (p *approval) elsewhere(ended error) error {
+	switch {
+	case p.State == ApprovalPending:
+		return refuse(StatusApprovalRequired, ReasonApprovalRequired, "it was left before it was sent: %s waits for the owner's word", p.ID)
+	case p.State == ApprovalApproved:
+		return refuse(StatusApprovalRequired, ReasonBusy, "something else goes on with it: see pactctl approvals show %s, and deny it if it is not to be sent", p.ID)
+	case p.State == ApprovalSent:
+		return p.over()
+	}
+	return ended
 }
 
 // maxDoublings bounds how far a pause grows.
@@ -775,19 +818,6 @@ func passes(err error) bool {
 		return !errors.As(err, &invalid)
 	}
 	return strings.HasPrefix(r.Reason, "http_5")
-}
-
-// putBack makes an approval one that is not sent yet again, if its message did not get
-// there: the business did not take it, or was not reached (CV-10, CV-11).
-func (a *Agent) putBack(tx Tx, op *operation, p *approval, left bool, ended error) error {
-	if p.State != ApprovalSent || op.reconciling || op.message == nil || p.SentMessage != op.message.ID || !left && !passes(ended) {
-		return nil
-	}
-	m, err := get[message](tx, p.Principal, p.SentMessage)
-	if err == nil && (m.State == messageCancelled || m.State == messageFailed && (passes(ended) || m.Reason == ReasonUserCancelled || m.Reason == ReasonNeverSent)) {
-		p.State, p.SentMessage = ApprovalApproved, ""
-	}
-	return err
 }
 
 // waitsStill notes on a conversation in which nobody is at work that an approval was left

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"path/filepath"
 	"slices"
@@ -51,15 +52,21 @@ func (m move) String() string {
 var moves = rapid.Custom(func(t *rapid.T) move {
 	m := move{do: rapid.SampledFrom([]string{
 		"ask", "ask", "ask with permission", "ask again", "ask to reconcile", "approve", "approve", "approve", "approve in vain", "deny",
-		"approve in an outage",
+		"approve in an outage", "confirm the same",
 		"approve twice at once", "approve and deny at once",
 		"live: yes", "live: no", "live: leave", "live: stop", "live: elsewhere yes", "live: elsewhere no",
 		"tend", "tend", "wait", "wait long", "restart",
 	}).Draw(t, "do")}
 	m.which = rapid.SampledFrom([]int{0, 0, 0, 1, 2}).Draw(t, "which")
 	m.signs = rapid.Bool().Draw(t, "signs in")
-	m.fault = rapid.SampledFrom([]string{"", "", "", "step up", lostAfter}).Draw(t, "fault")
-	m.then = rapid.SampledFrom([]string{"", "", diesBefore, diesAfter, denies, approves, takesOver, leaves, stops}).Draw(t, "then")
+	m.fault = rapid.SampledFrom([]string{"", "", "", "step up", lostAfter, limits, closes}).Draw(t, "fault")
+	m.then = rapid.SampledFrom([]string{"", "", diesBefore, diesAfter, denies, approves, takesOver, revokes, leaves, stops}).Draw(t, "then")
+	if m.fault == limits && (m.then == approves || m.then == takesOver) { // which would wait inside a write
+		m.fault = ""
+	}
+	if m.then == revokes && strings.HasSuffix(m.do, "at once") { // the other's word may come before it, or after
+		m.then = ""
+	}
 	if m.then != "" {
 		m.at = rapid.IntRange(1, 24).Draw(t, "at")
 	}
@@ -73,8 +80,15 @@ const (
 	denies     = "another one denies"
 	approves   = "another one approves"
 	takesOver  = "another one takes it for dead and approves"
+	revokes    = "what was approved by is revoked"
 	leaves     = "who is there leaves"
 	stops      = "it is stopped"
+)
+
+// What a business does to a message of which nothing runs, the first time in a move.
+const (
+	limits = "limits requests"
+	closes = "closes the context"
 )
 
 var errCrashed = errors.New("the program is dead")
@@ -169,6 +183,9 @@ type approvalWalk struct {
 	yes    map[string]bool   // the owner said so, or is saying it now
 	no     map[string]bool   // they have said so
 	used   map[string]int    // turns that came under it
+	again  bool              // the business has refused one in this move
+	same   string            // what is confirmed, and has not come
+	before map[string]int    // used, when it came
 	states map[string]string
 	broken string
 }
@@ -225,7 +242,18 @@ func (m *approvalWalk) meanwhile() {
 		m.w.dies()
 		b = m.w.open() // it has a lock
 	}
+	if s.then == revokes {
+		m.w.takeBack("token ops")
+	}
 	known, err := b.Approvals(m.ctx, owner(), true)
+	if s.then == revokes {
+		for _, v := range known {
+			if v.State == agent.ApprovalPending && v.Reason == agent.ReasonApproverRevoked {
+				m.takesBack(v.ID)
+			}
+		}
+		return
+	}
 	if err != nil || s.which >= len(known) {
 		return
 	}
@@ -241,11 +269,22 @@ func (m *approvalWalk) answer(u turn) (int, any) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if !m.again && (m.move.fault == limits || m.move.fault == closes) { // nothing runs
+		m.again = true
+		if m.move.fault == limits {
+			return 429, http.Header{"Retry-After": {"30"}}
+		}
+		return 400, a2aError(400, "UNSUPPORTED_OPERATION", "closed")
+	}
 	d, under := bodyDigest(m.w.t, u.id, u.text), ""
 	for id, digest := range m.digest {
 		if digest == d && m.yes[id] && !m.no[id] && m.used[id] == 0 {
 			under = id
 		}
+	}
+	if under == "" && u.text == m.same {
+		m.same, m.before = "", maps.Clone(m.used)
+		return 0, nil
 	}
 	if under == "" {
 		m.broken = fmt.Sprintf("%q came as %s, which no approval covers", u.text, d)
@@ -319,7 +358,7 @@ func (m *approvalWalk) decide(ctx context.Context, a *agent.Agent, id string, ye
 // comes to the business, and what is on record.
 func (m *approvalWalk) take(s move) string {
 	m.mu.Lock()
-	m.move = s
+	m.move, m.again, m.same = s, false, ""
 	m.mu.Unlock()
 	m.life.mu.Lock()
 	m.life.left, m.life.then = s.at, s.then
@@ -384,6 +423,11 @@ func (m *approvalWalk) do(s move) error {
 			_, err = m.decide(ctx, m.a, id, true, m.person(nil))
 		}
 		return err
+	case "confirm the same":
+		if id == "" {
+			return nil
+		}
+		return m.confirm(ctx, known[s.which])
 	case "approve in vain":
 		if id != "" {
 			_, err = m.a.Decide(m.ctx, owner(), agent.Decision{ID: id, Approve: true, Digest: sha([]byte(id))})
@@ -418,6 +462,31 @@ func (m *approvalWalk) do(s move) error {
 		m.open()
 	}
 	return nil
+}
+
+// confirm sends what was asked, confirmed, while what was approved is tended. Once it came so
+// it does not come under the approval.
+func (m *approvalWalk) confirm(ctx context.Context, p agent.ApprovalView) error {
+	tended, stop := context.WithCancel(m.ctx)
+	var tending sync.WaitGroup
+	tending.Go(func() { m.b.Tend(tended, agent.Tending{Caller: owner()}) })
+	time.Sleep(3 * time.Second) // what was approved is on its way
+	m.mu.Lock()
+	m.same = p.Message
+	m.mu.Unlock()
+	c := ops()
+	c.Confirmed = true
+	_, err := m.a.Send(ctx, c, agent.SendRequest{Business: cardURL, Message: p.Message, Effect: "change", Scopes: p.Scopes})
+	time.Sleep(5 * time.Minute)
+	stop()
+	tending.Wait()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.same == "" && m.used[p.ID] > m.before[p.ID] {
+		m.broken = fmt.Sprintf("%q came as it was confirmed, and as %s", p.Message, p.ID)
+	}
+	m.same = ""
+	return err
 }
 
 // live is a question that is asked while its operation waits.

@@ -70,8 +70,12 @@ func (op *operation) othersTask(c *conversation) error {
 // A conversation that was begun for an operation that nothing came of is no
 // conversation.
 func (a *Agent) leaveConversation(op *operation) {
-	_ = a.store.Update(withActor(context.Background(), op.caller), func(tx Tx) error {
+	ctx := quietly(withActor(context.Background(), op.caller), KindApproval)
+	_ = a.store.Update(ctx, func(tx Tx) error {
 		c := op.conversation
+		if err := a.keepApproval(tx, op); err != nil {
+			return err
+		}
 		if op.req.Conversation == "" && c.State == conversationDiscovered {
 			if _, err := findOne[message](tx, Query{Principal: c.Principal, Conversation: c.ID}); errors.Is(err, ErrNotFound) {
 				op.conversation = nil
@@ -92,6 +96,23 @@ func (a *Agent) leaveConversation(op *operation) {
 			}
 		})
 	})
+}
+
+// keepApproval renews the lease of the approval that an operation holds, for until it is
+// given up (leaveApproval): nobody else is to take it in between.
+func (a *Agent) keepApproval(tx Tx, op *operation) error {
+	if op.asking == nil {
+		return nil
+	}
+	p, err := get[approval](tx, op.asking.Principal, op.asking.ID)
+	if errors.Is(err, ErrNotFound) || err == nil && p.LeaseOwner != op.owner {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	p.lease(op.owner, a.now().Add(a.params.TurnLease))
+	return put(tx, p)
 }
 
 // endedSignIn is the sign-in that a conversation waits for, if it has ended; else nil.

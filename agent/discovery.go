@@ -46,9 +46,6 @@ func (r DiscoverRequest) url(rules URLRules) (cardURL, domain string, err error)
 			return "", "", refuse(StatusFailed, ReasonInvalidInput, "card URL: it is longer than %d characters", maxURLInput)
 		}
 		if _, err := rules.Check(r.CardURL); err != nil {
-			if _, there := (URLRules{Development: true}).Check(r.CardURL); there == nil {
-				return "", "", refuse(StatusFailed, ReasonInvalidInput, "card URL: %v: enrol with a signer on this machine, which sets that mode, or say --development", err)
-			}
 			return "", "", refuse(StatusFailed, ReasonInvalidInput, "card URL: %v", err)
 		}
 		return r.CardURL, "", nil
@@ -148,7 +145,11 @@ func (a *Agent) keep(ctx context.Context, c Caller, b *business) error {
 	}
 	return a.store.Update(ctx, func(tx Tx) error {
 		stored, err := get[business](tx, b.Principal, b.ID)
-		if err != nil {
+		switch {
+		case errors.Is(err, ErrNotFound): // forgotten since it was read
+			anew := *b
+			stored, anew.Head.Revision = &anew, 0
+		case err != nil:
 			return err
 		}
 		stored.ByOther = false

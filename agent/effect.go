@@ -1,8 +1,11 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"regexp"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -76,28 +79,27 @@ var (
 // ClassifyText is the class of a message by its words (AD-6, AD-7): a change
 // word wins over an inspect word, and over a question mark at the end.
 func ClassifyText(text string) Effect {
-	w := wordsOf(text)
-	switch {
-	case w.change():
-		return EffectChange
-	case w.odd:
-		return EffectUnknown
-	case w.question, inspectWords.in(w.words):
-		return EffectInspect
-	}
-	return EffectUnknown
+	return classOf(text, func(w wording) bool { return w.question || inspectWords.in(w.words) })
 }
 
 // ClassifyScope is the class of a permission by its id and description (AD-8).
 func ClassifyScope(id, description string) Effect {
-	w := wordsOf(id + " " + description)
-	switch {
-	case w.change():
-		return EffectChange
-	case !w.odd && readWords.in(w.words):
-		return EffectInspect
+	return classOf(id+" "+description, func(w wording) bool { return readWords.in(w.words) })
+}
+
+// classOf is the class of a text of which looks tells what is an inspection. A change
+// in any of its readings is one, and an inspection is one in all of them.
+func classOf(text string, looks func(wording) bool) Effect {
+	e := EffectInspect
+	for _, w := range readings(text) {
+		switch {
+		case w.change():
+			return EffectChange
+		case w.odd || !looks(w):
+			e = EffectUnknown
+		}
 	}
-	return EffectUnknown
+	return e
 }
 
 // EffectOf is the computed effect of an operation (AD-5): the strongest of what
@@ -111,33 +113,31 @@ func EffectOf(declared, text string, scopes []Scope) Effect {
 	return max(e, EffectOfScopes(scopes))
 }
 
-// scopesElsewhere returns the strongest class that scopes of these ids have on the other
-// known cards of the same interface (AD-8): a card on another host makes no permission
-// milder than the business itself says it is.
+// scopesElsewhere returns EffectElsewhere of an operation's business.
 func (a *Agent) scopesElsewhere(ctx context.Context, op *operation) (func(ids []string) Effect, error) {
 	if len(op.required) == 0 && op.grant == nil {
 		return func([]string) Effect { return 0 }, nil
 	}
-	var cards []Card
-	err := a.store.View(ctx, func(tx Tx) error {
-		all, err := find[business](tx, Query{Principal: op.business.Principal})
-		for _, b := range all {
-			if b.ID != op.business.ID && b.Card.Support && place(b.Card.InterfaceURL) == place(op.business.Card.InterfaceURL) {
-				cards = append(cards, b.Card)
+	known, err := a.Businesses(ctx, op.caller)
+	return func(ids []string) Effect { return a.businessView(op.business).EffectElsewhere(known, ids) }, err
+}
+
+// EffectElsewhere is the strongest class that scopes of these ids have on the other known
+// cards of the same interface (AD-8): a card on another host makes no permission milder
+// than the business itself says it is. Nor does it make one worse: where the card is the
+// business's own, only cards from there count.
+func (b BusinessView) EffectElsewhere(known []BusinessView, ids []string) (e Effect) {
+	for _, o := range known {
+		if o.ID == b.ID || !o.Supported || place(o.InterfaceURL) != place(b.InterfaceURL) || b.CardElsewhere() == "" && o.CardElsewhere() != "" {
+			continue
+		}
+		for _, s := range o.Scopes {
+			if slices.Contains(ids, s.ID) {
+				e = max(e, s.Effect())
 			}
 		}
-		return err
-	})
-	return func(ids []string) (e Effect) {
-		for _, c := range cards {
-			for _, id := range ids {
-				if s, ok := c.Scope(id); ok {
-					e = max(e, s.Effect())
-				}
-			}
-		}
-		return e
-	}, err
+	}
+	return e
 }
 
 // EffectOfScopes is the strongest class of the scopes: what a grant's token
@@ -177,11 +177,12 @@ var fillers = phrases("i", "we", "and", "so", "then", "well", "oh", "please")
 // for a question mark makes an inspection of any words (AD-6). What a task sends so is no
 // inspection.
 func MayConfirm(text string, in *ConversationView) bool {
-	w := wordsOf(text)
-	if w.affirms() {
-		return true
+	for _, w := range readings(text) {
+		if w.affirms() || in != nil && !inspectWords.in(w.words) {
+			return true
+		}
 	}
-	return in != nil && (!inspectWords.in(w.words) || in.awaits())
+	return in != nil && in.awaits()
 }
 
 // awaits reports whether a conversation may be waiting for the owner's word.
@@ -201,12 +202,16 @@ func (v *ConversationView) awaits() bool {
 // questionMarks are those of all scripts that are no form of the usual one.
 const questionMarks = "?\u00bf\u037e\u055e\u061f\u1367\u1945\u203d\u2370\u2753\u2754\u2cfa\u2cfb\u2e2e\u2e54\ua60f\ua6f7\U00011143\U0001e95f"
 
+// query is what begins the query of a link: https://air.example/trip?id=
+var query = regexp.MustCompile(`://[!->@-~]*\?[\w.%~-]+=`)
+
 // asks reports whether a business's words ask something: they have a question mark of
-// any script, or cannot be told whole.
+// any script, and not only in a link, or cannot be told whole.
 func asks(said string) bool {
-	if said == Redacted || utf8.RuneCountInString(said) >= maxReply {
+	if strings.Contains(said, Redacted) || utf8.RuneCountInString(said) >= maxReply {
 		return true
 	}
+	said = query.ReplaceAllString(said, " ")
 	var before rune
 	found := false
 	folded(said, func(c rune, _, _ int) {
@@ -221,11 +226,18 @@ func asks(said string) bool {
 // letters by themselves, signs.
 func (w wording) affirms() bool {
 	words, bare := w.plain(), true
+	bared, end := each(words, unnumbered), 0 // of the sentence
 	for i, word := range words {
 		bare = bare && chooses(word)
+		for end <= i || end < len(words) && !w.anew[end] {
+			end++
+		}
 		begins := w.begins(i)
 		for _, a := range affirmations {
-			if (begins || !a.begins) && w.joined(words, i, a.words) {
+			if a.begins && !begins {
+				continue
+			}
+			if a.words.at(words[i:end]) || a.words.at(bared[i:end]) || w.joined(words, i, a.words) || w.joined(bared, i, a.words) {
 				return true
 			}
 		}
@@ -254,6 +266,7 @@ type wording struct {
 	words    []string // in lower case, folded
 	tight    []bool   // of each word: nothing parts it from the one before but a sign, or a line's end
 	parted   []bool   // of each word: a sign parts it from the one before, and not one within words
+	anew     []bool   // of each word: a sentence has ended before it
 	question bool     // it ends in a question mark
 	odd      bool     // it is written so that its words cannot be told
 }
@@ -262,30 +275,55 @@ type wording struct {
 // n'y a-t-il.
 const maxSpelled = 4
 
+// readings are what a text reads as, for people and machines: what nobody sees is
+// nothing to the one, and to the other a blank or a line's end.
+func readings(text string) []wording {
+	all := []wording{wordsOf(text)}
+	if strings.ContainsFunc(text, invisible) {
+		all = append(all, wordsOf(strings.Map(func(c rune) rune {
+			if invisible(c) {
+				return '\n'
+			}
+			return c
+		}, text)))
+	}
+	return all
+}
+
 // wordsOf splits a text into its words. Compatibility forms are folded, invisible
-// characters and marks dropped, so that what reads as a word counts as it.
+// characters and marks dropped, so that what reads as a word counts as it. A word ends
+// where letters of another sort begin, as people write them beside each other.
 func wordsOf(text string) (w wording) {
 	var word, gap strings.Builder
-	spelled, last := 0, ' '
+	spelled, last, sort := 0, ' ', 0
 	end := func() {
 		if word.Len() == 0 {
 			return
 		}
 		w.words = append(w.words, word.String())
-		w.tight = append(w.tight, !strings.ContainsAny(gap.String(), " \t"))
-		w.parted = append(w.parted, strings.Trim(gap.String(), " \t-'\u2019_") != "")
+		blank := strings.ContainsAny(gap.String(), " \t")
+		w.tight = append(w.tight, !blank)
+		w.parted = append(w.parted, strings.Trim(gap.String(), " \t-'\u2019_") != "" || blank && strings.Contains(gap.String(), "-"))
+		w.anew = append(w.anew, strings.ContainsAny(gap.String(), ".?!") && strings.ContainsAny(gap.String(), " \t\n"))
 		if spelled++; !spells(word.String()) {
 			spelled = 0
 		}
 		w.odd = w.odd || spelled > maxSpelled || mixed(word.String()) || strings.ContainsFunc(word.String(), strange)
 		word.Reset()
 		gap.Reset()
+		sort = 0
 	}
-	folded(text, func(c rune, _, _ int) {
+	folded(text, func(c rune, from, to int) {
 		if !unicode.IsSpace(c) {
 			last = c
 		}
 		if (unicode.IsLetter(c) || unicode.IsDigit(c) || unicode.IsMark(c)) && !apostrophe(c) {
+			if now := sortOf(c, text[from:to]); now != 0 {
+				if sort != 0 && now != sort {
+					end()
+				}
+				sort = now
+			}
 			word.WriteRune(c)
 			return
 		}
@@ -298,6 +336,20 @@ func wordsOf(text string) (w wording) {
 	return w
 }
 
+// sortOf tells the sort of a letter that a character folds to: one of a symbol, one of a
+// script of which mixed knows none, or any other. Digits and marks have none, 0.
+func sortOf(c rune, of string) int {
+	switch of, _ := utf8.DecodeRuneInString(of); {
+	case unicode.In(of, unicode.So, unicode.No) || of == '\u00aa' || of == '\u00ba':
+		return 1
+	case !unicode.IsLetter(c):
+		return 0
+	case unicode.Is(unicode.Latin, c) || unicode.In(c, likeLatin...):
+		return 2
+	}
+	return 3
+}
+
 // spells reports a word of one letter.
 func spells(word string) bool {
 	c, n := utf8.DecodeRuneInString(word)
@@ -305,17 +357,19 @@ func spells(word string) bool {
 }
 
 // change reports a change word, also one in letters of another script, or digits, that
-// look the same, or one that is taken apart: can-cel, can'cel, c a n c e l, c4nce1.
+// look the same, one with digits at its ends, or one that is taken apart: can-cel,
+// can'cel, c a n c e l, c4nce1, cancel2.
 func (w wording) change() bool {
 	words := w.plain()
+	bared := each(words, unnumbered)
 	for i := range words {
-		if w.joined(words, i, changeWords) {
+		if w.has(words, i, changeWords) || w.has(bared, i, changeWords) {
 			return true
 		}
-		words[i] = shape(words[i])
 	}
+	words, bared = each(words, shape), each(bared, shape)
 	for i := range words {
-		if w.joined(words, i, changeShapes) {
+		if w.has(words, i, changeShapes) || w.has(bared, i, changeShapes) {
 			return true
 		}
 	}
@@ -324,19 +378,30 @@ func (w wording) change() bool {
 
 // plain are the words in the letters that they look like.
 func (w wording) plain() []string {
-	words := make([]string, len(w.words))
-	for i, word := range w.words {
-		words[i] = strings.Map(lookalike, word)
-	}
-	return words
+	return each(w.words, func(word string) string { return strings.Map(lookalike, word) })
 }
 
-// joined reports whether one of the phrases begins at a word, or is one word that is
-// taken apart from there on.
-func (w wording) joined(words []string, i int, p phraseSet) bool {
-	if p.at(words[i:]) {
-		return true
+func each(words []string, f func(string) string) []string {
+	out := make([]string, len(words))
+	for i, word := range words {
+		out[i] = f(word)
 	}
+	return out
+}
+
+// unnumbered is a word without the digits at its ends, unless it is a number.
+func unnumbered(word string) string {
+	return cmp.Or(strings.Trim(word, "0123456789"), word)
+}
+
+// has reports whether one of the phrases begins at a word, or is one word that is taken
+// apart from there on.
+func (w wording) has(words []string, i int, p phraseSet) bool {
+	return p.at(words[i:]) || w.joined(words, i, p)
+}
+
+// joined reports whether one of the words is taken apart from a word on.
+func (w wording) joined(words []string, i int, p phraseSet) bool {
 	whole := words[i]
 	for j := i + 1; j < len(words) && len(whole) < maxChangeWord; j++ {
 		if !w.tight[j] && !(spells(words[j-1]) && spells(words[j])) {
@@ -382,13 +447,17 @@ var maxChangeWord = func() (n int) {
 	return n
 }()
 
+// likeLatin are the scripts in which some letters look like Latin ones, and which people
+// write.
+var likeLatin = []*unicode.RangeTable{unicode.Cyrillic, unicode.Greek, unicode.Armenian, unicode.Coptic, unicode.Cherokee, unicode.Lisu}
+
 // mixed reports a word of Latin letters and of those of a script in which some look
 // like them. No language has such words.
 func mixed(word string) bool {
 	latin, other := false, false
 	for _, c := range word {
 		latin = latin || unicode.Is(unicode.Latin, c)
-		other = other || unicode.In(c, unicode.Cyrillic, unicode.Greek, unicode.Armenian, unicode.Coptic, unicode.Cherokee, unicode.Lisu)
+		other = other || unicode.In(c, likeLatin...)
 	}
 	return latin && other
 }

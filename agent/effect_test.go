@@ -174,6 +174,45 @@ func TestClassifyText(t *testing.T) {
 		"Bu nə vaxt açılır?":            agent.EffectInspect,
 		"ツアーはいつですか?":                    agent.EffectInspect,
 		"متى تغادر رحلة ٢٠٤?":           agent.EffectInspect,
+		// What nobody sees may be drawn as a blank, or end a line.
+		"Show my list\rcancel my booking":           agent.EffectChange,
+		"Show my list\vcancel my booking":           agent.EffectChange,
+		"Show my list\fcancel my booking":           agent.EffectChange,
+		"Show my list\u3164cancel my booking":       agent.EffectChange,
+		"Show my list\uffa0cancel my booking":       agent.EffectChange,
+		"Show my list\u2800cancel my booking":       agent.EffectChange,
+		"Show my list\u200bcancel my booking":       agent.EffectChange,
+		"Show my list\u2063cancel my booking":       agent.EffectChange,
+		"Show my list\ufe0fcancel my booking":       agent.EffectChange,
+		"Show my list\u00adcancel my booking":       agent.EffectChange,
+		"Show my list\rcan\u200bcel my booking":     agent.EffectChange,
+		"Show my list\rplace an order":              agent.EffectChange,
+		"Show it, place an or\u00adder":             agent.EffectChange,
+		"st\u200b\u043e\u200brn it?":                agent.EffectUnknown,
+		"sho\u00adw my trips":                       agent.EffectUnknown,
+		"Show my trips\r\nto Rome":                  agent.EffectInspect,
+		"Show my trips \u2708\ufe0f":                agent.EffectInspect,
+		"\U0001f468\u200d\U0001f469 Show our trips": agent.EffectInspect,
+		"پروازهای من کجا می\u200cروند?":             agent.EffectInspect,
+		// Words beside letters of a script without blanks, digits, and signs that are letters.
+		"帮我cancel掉LKDHCK?":     agent.EffectChange,
+		"LKDHCKをcancelして?":     agent.EffectChange,
+		"LKDHCK cancel해줘?":     agent.EffectChange,
+		"ช่วยcancelให้หน่อย?":  agent.EffectChange,
+		"وcancel الحجز?":       agent.EffectChange,
+		"我的订单1cancel2吧?":       agent.EffectChange,
+		"cancel1 my booking?":  agent.EffectChange,
+		"1cancel my booking?":  agent.EffectChange,
+		"12c4ncel3 it?":        agent.EffectChange,
+		"cancel¹ my booking?":  agent.EffectChange,
+		"cancel™ my booking?":  agent.EffectChange,
+		"™cancel my booking?":  agent.EffectChange,
+		"cancelª it?":          agent.EffectChange,
+		"b🅾🅾k it?":             agent.EffectChange,
+		"フライトLK204は?":          agent.EffectInspect,
+		"航班LK204准时吗?":          agent.EffectInspect,
+		"Is the Acme™ 5G² on?": agent.EffectInspect,
+		"Dove va la 2ª nave?":  agent.EffectInspect,
 	} {
 		if got := agent.ClassifyText(text); got != want {
 			t.Errorf("%q: %v, want %v", text, got, want)
@@ -195,10 +234,13 @@ func TestMayConfirm(t *testing.T) {
 		"See, the first one": true, "I see: yes": true, "ok, show it": true, "OK?": true, "o.k., check it": true, "y-e-s, see": true, "y e s, see": true,
 		"уes, see": true, "ʏᴇs, see": true, "Well, I agree, see the list": true, "Sure, check it": true, "Fine. Show it": true, "See, it is agreed": true,
 		"Please do, and show it": true, "proceed and show it": true, "Option 2, see": true, "Option B, see": true, "See\nok": true, "👍 ok, see": true, "🆗 see": true,
+		"Show my list\ryes, the first one": true, "Show my list\u3164yes": true, "See it\u200bok": true, "yes\u200bter, see": true, "yes™, see": true, "Yes1, see": true, "帮我看yes好?": true,
+		"See it - ok": true, "Check - sure thing": true, "Show - sure, the first one": true, "Show orders - ok ones only": true, "Do.it and show it": true, "Do\nit, and show it": true,
 		"Approved: show it": true, "2?": true, "B?": true, "1️⃣?": true, "👍?": true, "👍": true, "?": true, "": true, "٢?": true, "是?": true, "1 2 3?": true,
 
 		"Show my bookings": false, "Show the second one?": false, "Is it ok to see the list?": false, "Check whether I can be sure of it": false,
 		"Show my confirmed bookings": false, "Check if cards are accepted": false, "Find option pricing": false, "Show flight LK204": false, "Check seat A1": false,
+		"What can I do? It shows an error, check it": false, "Show where they go. Ahead of whom?": false, "Show my well-ok-ed orders": false, "Show my trips \u2708\ufe0f": false,
 		"Show my yesterday's orders": false, "Show fine print": false, "Show my trips? 🙂": false, "Get the status, please": false,
 	} {
 		if got := agent.MayConfirm(text, nil); got != want {
@@ -208,7 +250,7 @@ func TestMayConfirm(t *testing.T) {
 			t.Errorf("%q in a conversation: %v", text, got)
 		}
 	}
-	for text, want := range map[string]bool{"Where is it?": true, "A1?": true, "Oui?": true, "Show it": false, "Show it?": false} {
+	for text, want := range map[string]bool{"Where is it?": true, "A1?": true, "Oui?": true, "Show it": false, "Show it?": false, "Where\rshow?": true} {
 		if agent.MayConfirm(text, nil) {
 			t.Errorf("%q begins one", text)
 		}
@@ -219,7 +261,9 @@ func TestMayConfirm(t *testing.T) {
 	for name, v := range map[string]*agent.ConversationView{
 		"asked": look("Shall I cancel it?"), "asked in the midst": look("Shall I? Say so."), "asked in full width": look("よろしいですか？"), "asked in Arabic": look("هل ألغيه؟"),
 		"asked in Greek": look("Να το ακυρώσω;"), "asked in Greek, its own mark": look("Ok\u037e"), "asked in Armenian": look("Չեղարկե՞լ"), "asked by an emoji": look("LKDHCK ❓"),
-		"asked, double": look("Cancel⁇"), "withheld": look(agent.Redacted), "cut": look(strings.Repeat("a", 20000)),
+		"asked, double": look("Cancel⁇"), "withheld": look(agent.Redacted), "withheld in part": look("Shall I cancel it" + agent.Redacted), "asked behind a link": look("Shall I cancel https://air.example/t?id=3?"),
+		"asked in a link's query": look("https://air.example/t?id=3&Shall-I?"), "asked beside a link": look("https://air.example/t よろしいですか？ https://air.example/t?id=3"), "asked right behind a link": look("https://air.example/tよろしいですか？t?id=3"),
+		"cut":      look(strings.Repeat("a", 20000)),
 		"a change": {Messages: []agent.MessageView{{State: "replied", Effect: agent.EffectChange}, {State: "replied", Effect: agent.EffectInspect, Reply: "Done."}}},
 		"unknown":  {Messages: []agent.MessageView{{State: "replied", Effect: agent.EffectUnknown}}},
 		"lost":     {Messages: []agent.MessageView{{State: "outcome_unknown", Effect: agent.EffectInspect}}},
@@ -231,7 +275,7 @@ func TestMayConfirm(t *testing.T) {
 			t.Errorf("%s: a look", name)
 		}
 	}
-	for name, reply := range map[string]string{"a semicolon": "Two trips; one flight.", "nothing": "", "answered since": "Done."} {
+	for name, reply := range map[string]string{"a semicolon": "Two trips; one flight.", "a link": "It is at https://air.example/t?id=3&lang=en (or http://air.example?x.y=%20).", "nothing": "", "answered since": "Done."} {
 		v := look(reply)
 		if name == "answered since" {
 			v.Messages = append([]agent.MessageView{{State: "replied", Effect: agent.EffectInspect, Reply: "Which?"}}, v.Messages...)

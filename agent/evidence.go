@@ -17,7 +17,8 @@ func receiptPurpose(r *receipt) string { return "receipt\x00" + r.Principal + "\
 
 // replied records a reply, and judges its receipt if the turn was delegated. The
 // reply and the receipt as it came are on disk before the business's keys are
-// asked for: until they are, the evidence counts as unverifiable.
+// asked for: until they are, the evidence counts as unverifiable. What then fails takes
+// nothing of the reply.
 func (a *Agent) replied(ctx context.Context, op *operation, m *message, reply Reply) error {
 	op.result.Status = StatusReplied
 	var r *receipt
@@ -61,19 +62,23 @@ func (a *Agent) replied(ctx context.Context, op *operation, m *message, reply Re
 	if err != nil || r == nil {
 		return err
 	}
-	judged := false
-	defer func() {
-		if !judged {
-			a.tellAgain(ctx, r)
-		}
-	}()
+	op.result.Evidence = &EvidenceView{Receipt: r.ID, Verdict: VerdictUnverifiable}
 	op.caller.tell(Event{Kind: EventVerifying, Business: op.business.Card.Name})
-	e, keys, err := a.judge(context.WithoutCancel(ctx), r, s, a.businessKeys(op.business))
-	if err != nil { // it stays unverifiable until it is verified again
-		return fmt.Errorf("judge the receipt: %w", err)
+	if err := a.judgeReply(context.WithoutCancel(ctx), op, m, r, s); err != nil { // it stays so until it is verified again
+		op.result.Detail = truncate(RedactText("the receipt could not be judged ("+err.Error()+"): verify it with pactctl receipts verify "+r.ID), maxDescription)
+		a.tellAgain(ctx, r)
+	}
+	return nil
+}
+
+// judgeReply judges the receipt of a reply and records the verdict.
+func (a *Agent) judgeReply(ctx context.Context, op *operation, m *message, r *receipt, s receiptSecret) error {
+	e, keys, err := a.judge(ctx, r, s, a.businessKeys(op.business))
+	if err != nil {
+		return err
 	}
 	s.Keys = keys
-	err = a.store.Update(context.WithoutCancel(ctx), func(tx Tx) error {
+	err = a.store.Update(ctx, func(tx Tx) error {
 		return a.changeInWith(tx, op, func() error {
 			if err := a.recordVerdict(tx, r, s, e); err != nil {
 				return err
@@ -83,11 +88,12 @@ func (a *Agent) replied(ctx context.Context, op *operation, m *message, reply Re
 			if m.Verdict == VerdictVerified {
 				op.conversation.State = conversationVerified
 			}
-			op.result.Evidence = &EvidenceView{Receipt: r.ID, Verdict: m.Verdict, Issues: r.Issues}
 			return put(tx, m)
 		})
 	})
-	judged = err == nil
+	if err == nil {
+		op.result.Evidence = &EvidenceView{Receipt: r.ID, Verdict: m.Verdict, Issues: r.Issues}
+	}
 	return err
 }
 

@@ -1,12 +1,16 @@
 package agent_test
 
 import (
+	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/pactsigner/pactsigner/agent"
+	"github.com/pactsigner/pactsigner/agent/egress"
+	"github.com/pactsigner/pactsigner/agent/sqlite"
 )
 
 // EV-1..EV-6: what a receipt is worth, and that everything but verified holds
@@ -149,5 +153,47 @@ func TestNoEvidenceWithoutDelegation(t *testing.T) {
 			t.Errorf("evidence %+v", r.Evidence)
 		}
 		w.send(a, w.person(), agent.SendRequest{Message: "Cancel it"}, agent.StatusReplied, "")
+	})
+}
+
+// EV-5, RS-1: a reply that is written down is told as that, with evidence that counts as
+// unverifiable, if its receipt could not be judged.
+func TestReplyIsToldUnjudged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		granted(w, 30*time.Minute, "trips:cancel").Close()
+		store, err := sqlite.Open(filepath.Join(w.dir, "agent.db"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = store.Close() })
+		var full atomic.Bool
+		cfg := w.config
+		cfg.Dir, cfg.Store = w.dir, fullDisk{store, &full}
+		cfg.Network = func(rules agent.URLRules, policy egress.Policy) agent.Egress { return &wire{w, rules, policy} }
+		a, err := agent.Open(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(a.Close)
+		c := w.person()
+		c.Progress = func(e agent.Event) {
+			if e.Kind == agent.EventVerifying {
+				full.Store(true)
+			}
+		}
+		r := w.send(a, c, cancelTrip, agent.StatusReplied, "")
+		full.Store(false)
+		if r.Reply == "" || r.Evidence == nil || r.Evidence.Verdict != agent.VerdictUnverifiable || !strings.Contains(r.Detail, "disk full") ||
+			!strings.Contains(r.Detail, "pactctl receipts verify "+r.Evidence.Receipt) {
+			t.Fatalf("%+v, evidence %+v", r, r.Evidence)
+		}
+		v, err := a.Conversation(t.Context(), owner(), r.Conversation)
+		if m := v.Messages[len(v.Messages)-1]; err != nil || v.State != "evidence_invalid" || m.State != "replied" || m.Evidence == nil || m.Evidence.Verdict != agent.VerdictUnverifiable {
+			t.Errorf("%s, %+v, %v", v.State, m, err)
+		}
+		if v, err := a.VerifyStoredReceipt(t.Context(), owner(), r.Evidence.Receipt); err != nil || v.Verdict != agent.VerdictVerified {
+			t.Errorf("%+v, %v", v, err)
+		}
 	})
 }

@@ -1,8 +1,11 @@
 package agent_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"net/http"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -11,6 +14,7 @@ import (
 
 	"github.com/pactsigner/pactsigner/agent"
 	"github.com/pactsigner/pactsigner/agent/egress"
+	"github.com/pactsigner/pactsigner/agent/sqlite"
 )
 
 // UR-2: development mode comes with an identity at a loopback signer and goes with one
@@ -223,6 +227,107 @@ func TestCardOfAnotherHost(t *testing.T) {
 	})
 }
 
+// AD-8: a card on another host makes no permission worse than the business's own card
+// does, and another card of the business's host does.
+func TestWorseCardOfAnotherHost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		const host = "https://copy.example.com"
+		card := strings.Replace(string(marshal(w.biz.card)), "View your trips", "Cancel your trips", 1)
+		w.hosts[host] = http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) { respond(rw, 200, card) })
+		a := granted(w, 30*time.Minute, "trips:read")
+		copied, err := a.Discover(t.Context(), owner(), agent.DiscoverRequest{CardURL: host + "/card"})
+		i := slices.IndexFunc(copied.Scopes, func(s agent.Scope) bool { return s.ID == "trips:read" })
+		if err != nil || copied.CardElsewhere() != host || i < 0 || copied.Scopes[i].Effect() != agent.EffectChange {
+			t.Fatalf("%+v, %v", copied, err)
+		}
+		ask := agent.SendRequest{Business: cardURL, Message: "Show my trips", Scopes: []string{"trips:read"}}
+		w.send(a, owner(), ask, agent.StatusReplied, "")
+
+		own, err := a.Discover(t.Context(), owner(), agent.ParseBusiness(cardURL))
+		if err != nil || own.CardElsewhere() != "" {
+			t.Fatalf("%+v, %v", own, err)
+		}
+		second := copied
+		second.ID, second.FinalURL = "b-second", own.FinalURL
+		for name, c := range map[string]struct {
+			of, other agent.BusinessView
+			want      agent.Effect
+		}{
+			"another host's":       {own, copied, 0},
+			"the same host's":      {own, second, agent.EffectChange},
+			"the own, of a copy's": {copied, own, agent.EffectInspect},
+			"itself":               {copied, copied, 0},
+		} {
+			if got := c.of.EffectElsewhere([]agent.BusinessView{c.other}, ask.Scopes); got != c.want {
+				t.Errorf("%s: %v, want %v", name, got, c.want)
+			}
+		}
+		unsupported, away := second, second
+		unsupported.Supported, away.InterfaceURL = false, host
+		if got := own.EffectElsewhere([]agent.BusinessView{unsupported, away}, ask.Scopes); got != 0 {
+			t.Errorf("an unsupported card, or one of another interface: %v", got)
+		}
+	})
+}
+
+// What is forgotten, for others are discovered, while its owner looks it up, is known
+// again, as the owner's.
+func TestForgottenWhileLookedUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		a := w.enrolled()
+		task := agent.TaskCaller(alice, &agent.Task{ID: "t-1", Source: agent.SourceOwner, Mode: agent.ModeAct}, agent.DefaultNetwork())
+		found, err := a.Discover(t.Context(), task, agent.ParseBusiness(cardURL))
+		if err != nil {
+			t.Fatal(err)
+		}
+		store, err := sqlite.Open(filepath.Join(w.dir, "agent.db"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = store.Close() })
+		cfg := w.config
+		cfg.Dir, cfg.Store = w.dir, forgetful{store, found.ID}
+		cfg.Network = func(rules agent.URLRules, policy egress.Policy) agent.Egress { return &wire{w, rules, policy} }
+		b, err := agent.Open(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(b.Close)
+		fetched := len(w.calls(egress.Card))
+		v, err := b.Discover(t.Context(), owner(), agent.ParseBusiness(cardURL))
+		if err != nil || v.ID != found.ID || len(w.calls(egress.Card)) != fetched {
+			t.Errorf("%+v, %v", v, err)
+		}
+		err = store.View(t.Context(), func(tx agent.Tx) error {
+			r, err := tx.Get(agent.KindBusiness, alice, found.ID)
+			if err == nil && strings.Contains(string(r.Data), `"ByOther":true`) {
+				t.Error("it is no business of the owner's")
+			}
+			return err
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// forgetful is a store in which a business is forgotten before each change.
+type forgetful struct {
+	agent.Store
+	id string
+}
+
+func (f forgetful) Update(ctx context.Context, do func(agent.Tx) error) error {
+	return f.Store.Update(ctx, func(tx agent.Tx) error {
+		if err := tx.Delete(agent.KindBusiness, alice, f.id); err != nil && !errors.Is(err, agent.ErrNotFound) {
+			return err
+		}
+		return do(tx)
+	})
+}
+
 // What a business said last is told to who decides on what goes on with it, cut and
 // without what it hides.
 func TestLastWords(t *testing.T) {
@@ -233,7 +338,8 @@ func TestLastWords(t *testing.T) {
 		goesOn   bool
 	}{
 		"nothing":         {nil, "", false},
-		"an introduction": {[]agent.MessageView{{Introduction: true, Reply: "Hello"}}, "", false},
+		"introduced":      {[]agent.MessageView{{Introduction: true}}, "", false},
+		"an introduction": {[]agent.MessageView{{Introduction: true, Reply: "Shall I?"}, {State: "step_up"}}, "Shall I?", true},
 		"no reply":        {[]agent.MessageView{{State: "failed"}}, "", true},
 		"the last":        {[]agent.MessageView{{Reply: "One"}, {Reply: "Shall I\u200b?"}, {}}, "Shall I?", true},
 		"long":            {[]agent.MessageView{{Reply: long}}, long[:300] + " …", true},

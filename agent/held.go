@@ -55,13 +55,14 @@ func (a *Agent) unresolved(tx Tx, op *operation, effect Effect, self string) err
 	if err != nil {
 		return err
 	}
-	open, err := find[message](tx, Query{Principal: op.who.principal, States: []string{messageSending, messageUnknown}})
+	open, err := find[message](tx, Query{Principal: op.who.principal, States: []string{messagePrepared, messageSending, messageUnknown}})
 	if err != nil {
 		return err
 	}
 	for _, m := range open {
 		switch {
 		case m.ID == self || !m.mayChange() || !m.Acknowledged.IsZero() || !there(m.Business, m.SendURL):
+		case m.State == messagePrepared && (m.Attempts == 0 || !a.held(&m.Head)): // unless it goes out again (CV-10)
 		case m.State == messageUnknown || !a.held(&m.Head): // RS-1
 			op.open = m
 			return refuse(StatusBlocked, ReasonUnresolved, "it is not known whether message %s was carried out, so nothing more is sent there. "+

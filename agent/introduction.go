@@ -4,6 +4,8 @@ import (
 	"context"
 
 	"github.com/google/uuid"
+
+	"github.com/pactsigner/pactsigner/agent/egress"
 )
 
 // introductionText opens a context (CV-6). It asks for nothing.
@@ -44,7 +46,12 @@ func (a *Agent) openContext(ctx context.Context, op *operation) error {
 		}
 		last = o
 	}
-	return refuse(StatusFailed, ReasonContextLimit, "the business opened no conversation in %d attempts (%s)", maxIntroductions, or(last.Reason, "no contextId"))
+	why := or(last.Reason, "no contextId")
+	reason := ReasonContextLimit
+	if why == string(egress.Network) || why == string(egress.Timeout) { // it did not answer: it may later
+		reason = why
+	}
+	return refuse(StatusFailed, reason, "the business opened no conversation in %d attempts (%s)", maxIntroductions, why)
 }
 
 func (a *Agent) settleIntroduction(op *operation, m *message, reply Reply, o Outcome) error {

@@ -7,13 +7,10 @@ const maxLastWords = 300
 // LastWords is what a business said last in a conversation, for who decides on a message
 // that goes on with it: the same words mean another thing there. It is redacted, without
 // characters that nobody sees, and cut; goesOn tells whether anything was said in the
-// conversation before, but for an introduction.
+// conversation before, but for an introduction that is not answered.
 func LastWords(v ConversationView) (said string, goesOn bool) {
 	for _, m := range v.Messages {
-		if m.Introduction {
-			continue
-		}
-		goesOn = true
+		goesOn = goesOn || !m.Introduction || m.Reply != ""
 		if m.Reply != "" {
 			said = m.Reply
 		}

@@ -51,9 +51,22 @@ func (op *operation) outlast(ctx context.Context, m *message) (_ context.Context
 	}
 }
 
+// seenThrough reports that nobody has ended the context that a message had: if it was on
+// its way, that is not who asked for it, if they may leave.
+func seenThrough(ctx context.Context, onItsWay bool) bool {
+	if l, ok := ctx.Value(leavingKey{}).(leaving); ok && onItsWay {
+		ctx = l.stays
+	}
+	return ctx.Err() == nil
+}
+
 // goingOn is what can be told of a message on its way, and not how it ends.
 func (op *operation) goingOn(m *message) Result {
 	r := op.result
+	if r.Effect != nil { // the operation's own, which it may compute anew while this is told
+		e := *r.Effect
+		r.Effect = &e
+	}
 	r.Status, r.Reason = StatusUnknown, string(egress.Aborted)
 	r.Detail = "it is on its way, and the agent waits by itself for how it ends: look with pactctl conversations show " + m.Conversation + " before you repeat it"
 	r.Business, r.Conversation, r.Message = m.Business, m.Conversation, m.ID

@@ -158,7 +158,7 @@ func (a *Agent) mayReconcile(ctx context.Context, op *operation) error {
 	if err := op.caller.mayAct("send to a business"); err != nil { // AD-2, AD-4
 		return err
 	}
-	return a.store.View(ctx, func(tx Tx) error {
+	err := a.store.View(ctx, func(tx Tx) error {
 		m, err := get[message](tx, op.who.principal, op.message.ID)
 		if err != nil {
 			return err
@@ -178,13 +178,19 @@ func (a *Agent) mayReconcile(ctx context.Context, op *operation) error {
 		op.result.Effect = &op.effect
 		op.grant, op.exceeds = nil, false
 		if m.Grant != "" {
-			if op.grant, err = get[grant](tx, m.Principal, m.Grant); err != nil {
-				return err
-			}
-			op.exceeds = EffectOfScopes(op.scopes(op.grant.Scopes)) > op.effect // AD-9
+			op.grant, err = get[grant](tx, m.Principal, m.Grant)
 		}
-		return nil
+		return err
 	})
+	if err != nil || op.grant == nil {
+		return err
+	}
+	elsewhere, err := a.scopesElsewhere(ctx, op)
+	if err != nil {
+		return err
+	}
+	op.exceeds = max(EffectOfScopes(op.scopes(op.grant.Scopes)), elsewhere(op.grant.Scopes)) > op.effect // AD-9
+	return nil
 }
 
 // reconcilable asks whether a message of unknown outcome can still be asked about,
@@ -270,6 +276,7 @@ func (a *Agent) reconcile(ctx context.Context, op *operation) error {
 		m.Approved = op.approved.Request.Digest
 	}
 	op.caller.tell(Event{Kind: EventSending, Business: op.business.Card.Name, Detail: "asks what became of an earlier message"})
+	before := m.Attempts
 	reply, o, err := a.attempts(ctx, op, m, true)
 	switch {
 	case err != nil:
@@ -278,7 +285,7 @@ func (a *Agent) reconcile(ctx context.Context, op *operation) error {
 	default:
 		// An answer that cannot be read is one: it will not be another the next time.
 		m.Refused = m.Refused || reply.Status != 0 || o.Reason == string(egress.TooLarge) || o.Reason == string(egress.RedirectNotAllowed)
-		if ctx.Err() == nil { // nobody broke it off
+		if seenThrough(ctx, m.Attempts > before) && o.Reason != string(egress.Aborted) { // nobody broke it off
 			m.Tried = a.now()
 		}
 		err = a.unanswered(op, m, reply, o)

@@ -567,3 +567,64 @@ func TestReconcileIsNotHeldBack(t *testing.T) {
 		w.reconcile(a, w.person(), agent.ReconcileRequest{}, agent.StatusReplied, "")
 	})
 }
+
+// AD-8, AD-9: what a reconcile may do beyond an inspection is asked as of a send, by all
+// cards of the interface.
+func TestReconcileExceedsElsewhere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		a, r, _ := lost(w, readTrips)
+		turns := len(w.biz.sent())
+		card := strings.Replace(string(marshal(w.biz.card)), "View your trips", "Cancel your trips", 1)
+		w.intercept(provider, "/second.json", func(rw http.ResponseWriter, _ *http.Request) bool {
+			respond(rw, 200, card)
+			return true
+		})
+		second, err := a.Discover(t.Context(), owner(), agent.DiscoverRequest{CardURL: provider + "/second.json"})
+		if err != nil || !second.Supported {
+			t.Fatalf("%+v, %v", second, err)
+		}
+		got := w.reconcile(a, ops(), agent.ReconcileRequest{Conversation: r.Conversation}, agent.StatusApprovalRequired, agent.ReasonTokenExceeds)
+		if n := len(w.biz.sent()); n != turns || got.Approval == nil {
+			t.Errorf("%+v; %d turns more", got, n-turns)
+		}
+	})
+}
+
+// CV-14, CV-15: a reconcile that the business answered counts as tried, though who asked has
+// left meanwhile; one that the program broke off does not.
+func TestReconcileOfWhoLeftIsTried(t *testing.T) {
+	for _, stops := range []bool{false, true} {
+		t.Run(fmt.Sprint("stops ", stops), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				a, r, _ := lost(w, cancelTrip)
+				stays, stop := context.WithCancelCause(t.Context())
+				caller, leave := context.WithCancel(stays)
+				defer leave()
+				goesOn := make(chan agent.Result, 1)
+				ctx, end := agent.Leaving(stays, caller, func(r agent.Result) { goesOn <- r })
+				defer end()
+				w.intercept(provider, message, func(rw http.ResponseWriter, _ *http.Request) bool {
+					leave()
+					time.Sleep(time.Second)
+					if stops {
+						stop(agent.ErrStopping)
+						time.Sleep(time.Second)
+					}
+					respond(rw, 503, "busy")
+					return true
+				})
+				c := w.person()
+				c.Confirmed = true
+				got, err := a.Reconcile(ctx, c, agent.ReconcileRequest{Conversation: r.Conversation})
+				told := <-goesOn
+				if err != nil || got.Status != agent.StatusUnknown || told.Status != agent.StatusUnknown || told.Message != r.Message {
+					t.Errorf("%+v, %v; told %+v", got, err, told)
+				}
+				tried := map[bool]string{false: "1", true: "0"}[stops]
+				w.want(`SELECT count(*) FROM messages WHERE id = '`+r.Message+`' AND coalesce(data ->> 'Tried', '') > '0002'`, tried)
+			})
+		})
+	}
+}

@@ -2,6 +2,7 @@ package agent_test
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"strings"
 	"sync"
@@ -397,19 +398,57 @@ func TestClosedContextRestartsOnce(t *testing.T) {
 	})
 }
 
-// CV-6: at most three introductions.
+// CV-6: at most three introductions. Replies without a context are why it failed; of a
+// business that did not answer it is told that, for it may later.
 func TestIntroductionLimit(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		a := w.enrolled()
-		w.biz.answer = func(turn) (int, any) { return 1, nil }
-		w.send(a, w.person(), agent.SendRequest{Message: "Cancel booking X1"}, agent.StatusFailed, agent.ReasonContextLimit)
-		if n := len(w.biz.sent()); n != 3 {
-			t.Errorf("%d introductions", n)
-		}
-		w.biz.set(func(b *business) { b.answer = nil })
-		w.send(a, w.person(), agent.SendRequest{Message: "Cancel booking X1"}, agent.StatusReplied, "")
-	})
+	for reason, answer := range map[agent.Reason]func(b *business, u turn) (int, any){
+		"network": func(*business, turn) (int, any) { return 1, nil },
+		agent.ReasonContextLimit: func(b *business, u turn) (int, any) {
+			reply := b.normal(u)
+			delete(reply["message"].(map[string]any), "contextId")
+			return 200, reply
+		},
+	} {
+		t.Run(reason, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				a := w.enrolled()
+				w.biz.answer = func(u turn) (int, any) { return answer(w.biz, u) }
+				r := w.send(a, w.person(), agent.SendRequest{Message: "Cancel booking X1"}, agent.StatusFailed, reason)
+				if n := len(w.biz.sent()); n != 3 || !strings.Contains(r.Detail, "no conversation in 3 attempts") {
+					t.Errorf("%d introductions, %q", n, r.Detail)
+				}
+				w.biz.set(func(b *business) { b.answer = nil })
+				w.send(a, w.person(), agent.SendRequest{Message: "Cancel booking X1"}, agent.StatusReplied, "")
+			})
+		})
+	}
+}
+
+// CV-6, AP-1: a business that is away behind a connection that is taken passes too: what was
+// approved stays so, and is sent, once, when it is there again.
+func TestIntroductionsCutOff(t *testing.T) {
+	for _, code := range []egress.Code{egress.Network, egress.Timeout} {
+		t.Run(string(code), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				w.enrolled().Close()
+				away := true
+				a := w.openHooked(func(_ context.Context, req egress.Request) (egress.Response, error, bool) {
+					return egress.Response{}, &egress.Error{Code: code, Purpose: egress.Message, Sent: true, Err: errors.New("x")}, away && req.Purpose == egress.Message
+				})
+				p := w.ask(a, inAssistant("a"), cancelX1)
+				w.decide(a, ops(), p, true, agent.StatusFailed, string(code))
+				w.approval(a, p.ID, agent.ApprovalApproved)
+				away = false
+				w.tend(a, agent.Tending{})
+				time.Sleep(20 * time.Minute)
+				if v := w.approval(a, p.ID, agent.ApprovalSent); v.DecidedBy != "token ops" || len(w.changed()) != 1 {
+					t.Errorf("%+v, sent %+v", v, w.changed())
+				}
+			})
+		})
+	}
 }
 
 // SG-7: ten sends at once share one signature.

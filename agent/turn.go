@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -105,12 +106,13 @@ func (a *Agent) transmit(ctx context.Context, op *operation, m *message) (Reply,
 func (a *Agent) attempts(ctx context.Context, op *operation, m *message, reconciling bool) (Reply, Outcome, error) {
 	turn := Turn{Effect: m.Effect, ContextID: m.ContextID, Delegated: m.Grant != "", Reconciling: reconciling}
 	rejected, waited, rated, silent := false, false, 0, 0
+	var back error                // that nothing ran could not be written down
 	stays, land := ctx, func() {} // once it is on its way: until it is known that nothing ran
 	defer func() { land() }()
 	flies := false
 	for {
 		token, reused, d, err := a.readyAgain(stays, op, m, rejected, waited)
-		if err == nil {
+		if err = cmp.Or(back, err); err == nil {
 			err = a.markSending(op, m, turn.Reconciling)
 		}
 		switch {
@@ -135,6 +137,7 @@ func (a *Agent) attempts(ctx context.Context, op *operation, m *message, reconci
 			a.tokenRefused(ctx, op.who, op.audience, reused)
 			if !rejected { // nothing ran (SG-9)
 				rejected = true
+				back = a.takenBack(op, m, silent == 0)
 				continue
 			}
 		case o.State == OutcomeRateLimited: // CV-10
@@ -149,7 +152,7 @@ func (a *Agent) attempts(ctx context.Context, op *operation, m *message, reconci
 				land()
 				stays, land, flies = ctx, func() {}, false
 			}
-			if !a.pause(stays, op, m, a.rateWait(retryAfter), "the business limits requests") {
+			if !a.pause(stays, op, m, a.rateWait(retryAfter), "the business limits requests", silent == 0) {
 				o = Outcome{State: OutcomeCancelled, Reason: unsentBecause(stays)}
 				if turn.Reconciling {
 					o.State = OutcomeUnknown
@@ -164,7 +167,7 @@ func (a *Agent) attempts(ctx context.Context, op *operation, m *message, reconci
 			if silent == len(a.params.NoReplyWaits) {
 				return reply, Outcome{State: OutcomeUnknown, Reason: ReasonStillProcessing}, nil
 			}
-			if !a.pause(stays, op, m, a.params.NoReplyWaits[silent], "the business has no answer yet") {
+			if !a.pause(stays, op, m, a.params.NoReplyWaits[silent], "the business has no answer yet", false) {
 				return reply, Outcome{State: OutcomeUnknown, Reason: whoLeft(stays)}, nil
 			}
 			silent++
@@ -225,12 +228,27 @@ func (a *Agent) credentials(ctx context.Context, op *operation, m *message, fres
 	return token, reused, d, err
 }
 
+// takenBack renews the lease of a message that goes out again. If nothing ran of it
+// (CV-10, SG-9), it is one that is not sent until then (RS-2), and so is what the owner
+// approved: they may deny it meanwhile, and who gave the word may lose it.
+func (a *Agent) takenBack(op *operation, m *message, nothingRan bool) error {
+	return a.journal(op, m, func(tx Tx) error {
+		if !nothingRan {
+			return nil
+		}
+		if m.State == messageSending {
+			m.State = messagePrepared
+		}
+		return a.unused(tx, op, m)
+	})
+}
+
 // pause waits before the next attempt, the lease renewed; false if the caller
 // left.
-func (a *Agent) pause(ctx context.Context, op *operation, m *message, d time.Duration, why string) bool {
+func (a *Agent) pause(ctx context.Context, op *operation, m *message, d time.Duration, why string, nothingRan bool) bool {
 	at := a.now().Add(d)
 	op.caller.tell(Event{Kind: EventWaiting, Business: op.business.Card.Name, Detail: why, Until: at})
-	if err := a.journal(op, m, func(Tx) error { return nil }); err != nil {
+	if err := a.takenBack(op, m, nothingRan); err != nil {
 		return false
 	}
 	return a.wait(ctx, at) == nil
@@ -351,10 +369,16 @@ func (a *Agent) neverSent(ctx context.Context, op *operation, m *message, cause 
 	case ctx.Err() != nil:
 		state, reason = messageCancelled, unsentBecause(ctx)
 		cause = refuse(StatusCancelled, reason, "nothing was sent")
+		if m.Attempts > 0 {
+			cause = refuse(StatusCancelled, reason, "nothing was carried out")
+		}
 	}
-	err := a.journal(op, m, func(Tx) error {
+	err := a.journal(op, m, func(tx Tx) error {
 		if m.Attempts > 0 { // an attempt before this one was refused
 			state = messageFailed
+		}
+		if err := a.unused(tx, op, m); err != nil {
+			return err
 		}
 		m.State, m.Reason = state, reason
 		m.release()
@@ -392,12 +416,17 @@ func (a *Agent) attempt(ctx context.Context, op *operation, m *message, turn Tur
 
 // unanswered records and reports an attempt that brought no reply.
 func (a *Agent) unanswered(op *operation, m *message, reply Reply, o Outcome) error {
-	err := a.journal(op, m, func(Tx) error {
+	err := a.journal(op, m, func(tx Tx) error {
 		m.release()
 		if op.reconciling { // CV-15: of the message it says nothing
 			return nil
 		}
 		m.State, m.Reason = stateOf(o), o.Reason
+		if m.State == messageCancelled || m.State == messageFailed && passes(refuse(StatusFailed, o.Reason, "nothing ran")) {
+			if err := a.unused(tx, op, m); err != nil {
+				return err
+			}
+		}
 		c := op.conversation
 		c.Reason = o.Reason
 		switch {
@@ -414,6 +443,9 @@ func (a *Agent) unanswered(op *operation, m *message, reply Reply, o Outcome) er
 	})
 	if err != nil {
 		return err
+	}
+	if o.State != OutcomeUnknown { // what is written down is known
+		op.out = nil
 	}
 	if o.InvalidateGrant && op.grant != nil { // GR-8
 		if err := a.endGrantByID(withActor(context.Background(), op.caller), op.who.principal, op.grant.ID, grantInvalid, ReasonDelegationGone); err != nil {
@@ -499,11 +531,11 @@ func (a *Agent) restart(op *operation, m *message, o Outcome) error {
 		return a.unanswered(op, m, Reply{ErrorText: "the business closed the conversation"}, o)
 	}
 	op.restarted = true
-	err := a.journal(op, m, func(Tx) error {
+	err := a.journal(op, m, func(tx Tx) error {
 		m.State, m.Reason = messageSuperseded, ReasonContextClosed
 		m.release()
 		op.conversation.ContextID, op.conversation.Account = "", ""
-		return nil
+		return a.unused(tx, op, m)
 	})
 	if err != nil {
 		return err

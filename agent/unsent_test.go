@@ -599,7 +599,10 @@ func TestApprovedIsTendedUnderItsNetwork(t *testing.T) {
 				p := w.ask(a, asker, cancelX1)
 				time.Sleep(2 * time.Minute)
 				w.signer.set(func(s *signerStandIn) { s.fail = 503 })
-				w.decide(a, decider, p, true, agent.StatusBlocked, agent.ReasonSignerUnavailable)
+				r := w.decide(a, decider, p, true, agent.StatusBlocked, agent.ReasonSignerUnavailable)
+				if strings.Contains(r.Detail, "the running agent") != (c.asked == "") || strings.Contains(r.Detail, "the program that asked") != (c.asked != "") {
+					t.Errorf("who sends it: %s", r.Detail)
+				}
 				w.signer.set(func(s *signerStandIn) { s.fail = 0 })
 				w.tend(a, agent.Tending{Caller: tender, Network: c.network})
 				time.Sleep(2 * time.Minute)

@@ -69,15 +69,18 @@ func (a *Agent) withhold(reply *Reply, principal, business string) {
 		}
 	}
 	m, s := &reply.Message, &reply.StepUp
+	for _, id := range []*string{&s.TaskID, &reply.ErrorReason} { // they come in any length
+		*id = truncate(*id, maxScopeID)
+	}
 	for _, text := range []*string{&m.Text, &m.MessageID, &s.Text, &s.TaskID, &reply.ErrorText, &reply.ErrorReason} {
 		*text = Visible(hide(*text))
 	}
 	s.MissingScopes = slices.Clone(s.MissingScopes)
 	for i := range s.MissingScopes {
-		s.MissingScopes[i] = hide(s.MissingScopes[i])
+		s.MissingScopes[i] = hide(truncate(s.MissingScopes[i], maxURLInput))
 	}
-	for _, id := range []*string{&m.ContextID, &s.ContextID} { // one that is changed is none (CV-7)
-		if *id != hide(*id) {
+	for _, id := range []*string{&m.ContextID, &s.ContextID} { // one that is changed is none (CV-7), a longer one is not kept
+		if len(*id) <= maxURLInput && *id != hide(*id) {
 			*id = ""
 		}
 	}
@@ -132,8 +135,9 @@ func (a *Agent) signInSecrets(tx Tx, principal string) (w signIns, err error) {
 		return signIns{}, err
 	}
 	w.homes = map[string]string{}
+	names := map[string]string{}
 	for _, b := range businesses {
-		w.homes[b.ID] = or(b.Card.Origin, originOf(b.Key))
+		w.homes[b.ID], names[b.ID] = or(b.Card.Origin, originOf(b.Key)), b.Card.Name
 	}
 	for _, z := range pending {
 		var s authorizationSecret
@@ -142,30 +146,31 @@ func (a *Agent) signInSecrets(tx Tx, principal string) (w signIns, err error) {
 		} else if err != nil {
 			return signIns{}, err
 		}
-		w.waiting = append(w.waiting, secretOf(z.Business, w.homes[z.Business], s))
+		w.waiting = append(w.waiting, secretOf(z.Business, w.homes[z.Business], names[z.Business], s))
 	}
 	return w, nil
 }
 
-func secretOf(business, home string, s authorizationSecret) signInSecret {
+func secretOf(business, home, name string, s authorizationSecret) signInSecret {
 	z := signInSecret{business: business}
 	z.withheld.home = hostOf(home)
-	z.withheld.link(s.VerificationURIComplete, false)
-	z.withheld.link(s.VerificationURI, true)
-	z.withheld.code(s.DeviceCode)
-	z.withheld.code(s.UserCode)
 	for _, link := range []string{s.VerificationURIComplete, s.VerificationURI} {
+		z.withheld.link(link)
 		if u, err := url.Parse(link); err == nil && u.Host != "" && originOf(link) != strings.TrimSuffix(link, "/") {
 			z.exact = append(z.exact, exactly{link, hostOf(link)})
 		}
 	}
-	code := func(text string, counts bool) {
-		if counts && !strings.ContainsFunc(text, unicode.IsSpace) {
-			z.exact = append(z.exact, exactly{text: text})
-		}
+	for _, part := range secretParts(s, home, name) {
+		spell(&z.withheld.codes, part)
 	}
-	code(s.DeviceCode, utf8.RuneCountInString(s.DeviceCode) >= minDeviceCode)
-	code(s.UserCode, utf8.RuneCountInString(project(s.UserCode, inCode).chars) >= minWord && !strings.ContainsFunc(s.UserCode, unicode.IsLower))
+	z.withheld.code(s.DeviceCode)
+	z.withheld.code(s.UserCode)
+	if utf8.RuneCountInString(s.DeviceCode) >= minDeviceCode && !strings.ContainsFunc(s.DeviceCode, unicode.IsSpace) {
+		z.exact = append(z.exact, exactly{text: s.DeviceCode})
+	}
+	if len(project(s.UserCode, inCode).chars) >= minWord && noWord.MatchString(s.UserCode) {
+		z.exact = append(z.exact, exactly{text: s.UserCode})
+	}
 	return z
 }
 
@@ -206,11 +211,17 @@ func (w signIns) hide(business, text string) string {
 	return text
 }
 
-// From these lengths on a user code and a device code are no word of anybody else's.
+// From these lengths on a user code, a part of a link that looks drawn by lot, and a
+// device code are no word of anybody else's.
 const (
 	minWord       = 6
+	minDrawn      = 8
 	minDeviceCode = 16
 )
+
+// noWord are user codes that are no word, date or sum of others: of capitals with a digit
+// among them, or in groups.
+var noWord = regexp.MustCompile(`^[A-Z0-9-]*([A-Z]-*[0-9]|[0-9]-*[A-Z])[A-Z0-9-]*$|^[A-Z]{3,8}(-[A-Z]{3,8})+$`)
 
 // exactly is a link or a code as it is written; host is a link's.
 type exactly struct{ text, host string }
@@ -218,38 +229,32 @@ type exactly struct{ text, host string }
 // hide replaces it where it stands by itself.
 func (e exactly) hide(text string) string {
 	var out strings.Builder
-	for {
-		before, after, found := strings.Cut(text, e.text)
-		if !found {
-			break
+	done := 0
+	for at := 0; ; {
+		i := strings.Index(text[at:], e.text)
+		if i < 0 {
+			out.WriteString(text[done:])
+			return out.String()
 		}
-		last, _ := utf8.DecodeLastRuneInString(before)
-		next, _ := utf8.DecodeRuneInString(after)
-		out.WriteString(before)
-		if inCode(last) || inCode(next) {
-			out.WriteString(e.text)
-		} else {
+		from := at + i
+		at = from + len(e.text)
+		last, _ := utf8.DecodeLastRuneInString(text[:from])
+		next, _ := utf8.DecodeRuneInString(text[at:])
+		if !inCode(last) && !inCode(next) {
+			out.WriteString(text[done:from])
 			out.WriteString(Redacted)
+			done = at
 		}
-		text = after
 	}
-	out.WriteString(text)
-	return out.String()
 }
 
 // withheld is what is taken out of the texts of a business. Of a code its letters and
 // digits count, of a link what it leads to, whatever its spelling, and all of it that is
 // no space.
 type withheld struct {
-	home                string // host of the business
-	links, codes, short []hidden
+	home                string   // host of the business
+	links, codes, short []string // folded; short ones only where they stand by themselves
 	places              []target
-}
-
-// hidden is one spelling of a link or a code, folded.
-type hidden struct {
-	text  string
-	whole bool // no letter or digit of an URL follows it: else it is another link
 }
 
 func (w *withheld) add(other withheld) {
@@ -257,34 +262,29 @@ func (w *withheld) add(other withheld) {
 	w.places = append(w.places, other.places...)
 }
 
-// link adds a link, with or without its scheme, and what is secret in it by itself.
-// The bare origin of the business is none: where it is, is no secret.
-func (w *withheld) link(raw string, whole bool) {
+// link adds a link, with or without its scheme. The bare origin of the business is none: where it is, is no secret.
+func (w *withheld) link(raw string) {
 	if len(raw) < minWithheld {
 		return
 	}
 	u, err := url.Parse(raw)
 	if err == nil && u.Host != "" {
-		at := target{hostOf(raw), cleanPath(fold(unescaped(u.EscapedPath()))), fold(or(u.RawQuery, u.Fragment))}
-		if at.path == "" && at.query == "" && at.host == w.home {
+		at := target{host: hostOf(raw), path: strings.TrimRight(path.Clean("/"+fold(unescaped(u.EscapedPath()))), "/")}
+		bare := at.path == "" && u.RawQuery == "" && u.Fragment == ""
+		if bare && at.host == w.home {
 			return
 		}
-		if at.path != "" || at.host != w.home {
-			at.query = "" // whatever the query, it is where the sign-in is
-		}
+		at.asked = at.path == "" && at.host == w.home
 		if !slices.Contains(w.places, at) {
 			w.places = append(w.places, at)
 		}
-		for _, part := range secretParts(u, w.home) {
-			w.spell(&w.codes, part, false)
-		}
-		if strings.Trim(u.Path, "/") == "" && u.RawQuery == "" && u.Fragment == "" {
+		if bare {
 			return // the host has links of other kinds, too
 		}
 	}
 	_, bare, _ := strings.Cut(raw, "://")
 	for _, form := range []string{raw, bare, unescaped(raw), unescaped(bare)} {
-		w.spell(&w.links, project(form, inLink).chars, whole)
+		spell(&w.links, project(form, inLink).chars)
 	}
 }
 
@@ -292,19 +292,19 @@ func (w *withheld) code(raw string) {
 	c := project(raw, inCode).chars
 	switch n := utf8.RuneCountInString(c); {
 	case n >= 6:
-		w.spell(&w.codes, c, false)
+		spell(&w.codes, c)
 	case n >= minWithheld: // "12.34" is no 1234
-		w.spell(&w.short, c, false)
-		w.spell(&w.short, project(raw, inShortCode).chars, false) // nor AB.CD only ABCD
+		spell(&w.short, c)
+		spell(&w.short, project(raw, inShortCode).chars) // nor AB.CD only ABCD
+	case n == 0 && !strings.ContainsFunc(raw, unicode.IsSymbol): // its "????" asks something
 	default: // hardly a letter in it
-		w.spell(&w.links, project(raw, inLink).chars, false)
+		spell(&w.links, project(raw, inLink).chars)
 	}
 }
 
-func (w *withheld) spell(to *[]hidden, text string, whole bool) {
-	h := hidden{text, whole}
-	if utf8.RuneCountInString(text) >= minWithheld && !slices.Contains(*to, h) {
-		*to = append(*to, h)
+func spell(to *[]string, text string) {
+	if utf8.RuneCountInString(text) >= minWithheld && !slices.Contains(*to, text) {
+		*to = append(*to, text)
 	}
 }
 
@@ -346,14 +346,15 @@ func (w withheld) hide(text string) string {
 func (w withheld) in(text string) (found [][2]int) {
 	for _, l := range []struct {
 		counts func(rune) bool
-		all    []hidden
-	}{{inLink, w.links}, {inCode, w.codes}, {inShortCode, w.short}} {
+		all    []string
+		part   func(p projection, from, to int) bool // of something else
+	}{{inLink, w.links, projection.inLink}, {inCode, w.codes, nil}, {inShortCode, w.short, projection.inWord}} {
 		if len(l.all) == 0 {
 			continue
 		}
 		p := project(text, l.counts)
-		for _, h := range l.all {
-			found = append(found, p.find(h)...)
+		for _, text := range l.all {
+			found = append(found, p.find(text, l.part)...)
 		}
 	}
 	found = append(found, w.placesIn(text)...)
@@ -448,23 +449,33 @@ func project(text string, counts func(rune) bool) projection {
 	return p
 }
 
-// find is where in the text h stands, what overlaps as one.
-func (p projection) find(h hidden) (found [][2]int) {
+// find is where in the text some chars stand that are no part of something else, what
+// overlaps as one.
+func (p projection) find(chars string, part func(p projection, from, to int) bool) (found [][2]int) {
 	for at := 0; ; at++ {
-		i := strings.Index(p.chars[at:], h.text)
+		i := strings.Index(p.chars[at:], chars)
 		if i < 0 {
 			return found
 		}
 		at += i
-		from, to := p.from[at], p.to[at+len(h.text)-1]
+		from, to := p.from[at], p.to[at+len(chars)-1]
 		switch last := len(found) - 1; {
-		case h.whole && goesOn(p.of[to:]):
+		case part != nil && part(p, at, at+len(chars)):
 		case last >= 0 && from < found[last][1]:
 			found[last][1] = to
 		default:
 			found = append(found, [2]int{from, to})
 		}
 	}
+}
+
+// inLink reports whether the path of a link goes on behind these chars.
+func (p projection) inLink(_, to int) bool { return goesOn(p.of[p.to[to-1]:]) }
+
+// inWord reports whether a letter or digit touches these chars.
+func (p projection) inWord(from, to int) bool {
+	return from > 0 && wordByte(p.chars[from-1]) && p.to[from-1] >= p.from[from] ||
+		to < len(p.chars) && wordByte(p.chars[to]) && p.from[to] <= p.to[to-1]
 }
 
 // goesOn reports whether the path of a link that ends here goes on in a text.
@@ -479,7 +490,7 @@ func wordByte(c byte) bool {
 // target is where a link leads, in folded letters: it has many spellings.
 type target struct {
 	host, path string
-	query      string // that must be in it; empty: whatever the query
+	asked      bool // with a query: without one it is the business's home
 }
 
 // everything counts.
@@ -487,12 +498,8 @@ func everything(rune) bool { return true }
 
 func fold(text string) string { return project(text, everything).chars }
 
-// maxHost and maxPlace are up to how many bytes of a text are read as a host, and as the
-// rest of a link: more has no link that can be opened in place of one of maxSignInText.
-const (
-	maxHost  = 260
-	maxPlace = 2 * maxSignInText
-)
+// maxHost is up to how many bytes of a text are read as a host.
+const maxHost = 260
 
 // hosts finds what may be a host in a folded text.
 var hosts = regexp.MustCompile(`[\pL\pN._-]+|\[[0-9a-f:.]+\]`)
@@ -504,29 +511,29 @@ func (w withheld) placesIn(text string) (found [][2]int) {
 		return nil
 	}
 	p := project(text, everything)
-	end := 0
-	for _, at := range hosts.FindAllStringIndex(p.chars, -1) {
-		if at[0] < end || at[1]-at[0] > maxHost {
+	all := hosts.FindAllStringIndex(p.chars, -1)
+	l := newLinkReader(p.chars)
+	for _, at := range slices.Backward(all) {
+		from, to := at[0], at[1]
+		if to-from > maxHost {
 			continue
 		}
-		name := canonicalHost(p.chars[at[0]:at[1]])
-		for _, l := range w.places {
-			if l.host != name {
-				continue
-			}
-			if n, leads := l.reached(p.chars[at[1]:min(len(p.chars), at[1]+maxPlace)]); leads {
-				from := at[0]
-				before := strings.TrimRight(p.chars[:from], `/\`)
-				for _, scheme := range []string{"http:", "https:"} {
-					if strings.HasSuffix(before, scheme) {
-						from = len(before) - len(scheme)
-					}
-				}
-				end = max(at[1]+n, at[0]+1)
-				found = append(found, [2]int{p.from[from], p.to[end-1]})
-				break
+		path, asked, end := l.after(to)
+		name := canonicalHost(p.chars[from:to])
+		if !slices.ContainsFunc(w.places, func(t target) bool {
+			n := len(t.path)
+			return t.host == name && len(path) >= n && string(path[:n]) == t.path && (n > 0 || len(path) == 0) && (asked || !t.asked) &&
+				!goesOn(string(path[n:min(len(path), n+2)]))
+		}) {
+			continue
+		}
+		before := strings.TrimRight(p.chars[:from], `/\`)
+		for _, scheme := range []string{"http:", "https:"} {
+			if strings.HasSuffix(before, scheme) {
+				from = len(before) - len(scheme)
 			}
 		}
+		found = append(found, [2]int{p.from[from], p.to[max(to, end)-1]})
 	}
 	return found
 }
@@ -538,36 +545,69 @@ const (
 	behind = ".,;:!?)]}*_"
 )
 
-// reached reports whether what stands behind a host leads to the place, and how much of
-// it does.
-func (l target) reached(rest string) (int, bool) {
-	if i := strings.IndexAny(rest, ends); i >= 0 {
-		rest = rest[:i]
-	}
-	rest = strings.TrimRight(rest, behind)
-	at := rest
-	if strings.HasPrefix(at, ":") { // a port
-		at = strings.TrimLeft(at[1:], "0123456789")
-	}
-	path, query := at, ""
-	if i := strings.IndexAny(at, "?#"); i >= 0 {
-		path, query = at[:i], at[i:]
-	}
-	if path != "" && path[0] != '/' && path[0] != '\\' {
-		path, rest = "", "" // a host by itself, and more behind it
-	}
-	path = cleanPath(path)
-	more, under := strings.CutPrefix(path, l.path)
-	switch {
-	case !under, l.path == "" && path != "", goesOn(more):
-		return 0, false
-	}
-	return len(rest), strings.Contains(query, l.query)
+// linkReader reads the links in a text from its end to its beginning: so nothing is read
+// twice, however many hosts stand in it.
+type linkReader struct {
+	text  string
+	at    int    // it is read from here on
+	end   int    // of the link
+	piece int    // where the piece of its path ends that is being read
+	up    int    // how many pieces those behind it take back: ..
+	clean []byte // room for what is read of its path, as a server takes it, from on up to
+	from  int
+	to    int
+	asked bool // it has a query or fragment
 }
 
-// cleanPath is a path as a server reads it, without a slash at its end.
-func cleanPath(raw string) string {
-	return strings.TrimRight(path.Clean("/"+strings.ReplaceAll(raw, `\`, "/")), "/")
+func newLinkReader(text string) *linkReader {
+	n := len(text)
+	l := &linkReader{text: text, at: n, clean: make([]byte, n), from: n}
+	l.link()
+	return l
+}
+
+// link begins with a link that ends before what is read.
+func (l *linkReader) link() {
+	l.end, l.asked = len(strings.TrimRight(l.text[:l.at], behind)), false
+	l.path(l.end)
+}
+
+// path begins with a path that ends there.
+func (l *linkReader) path(end int) { l.piece, l.up, l.to = end, 0, l.from }
+
+// after is the path that stands after a host, whether a query does, and where they end.
+// It is asked of the last host first.
+func (l *linkReader) after(host int) (path []byte, asked bool, end int) {
+	for l.at > host {
+		l.at--
+		switch c := l.text[l.at]; {
+		case strings.IndexByte(ends, c) >= 0:
+			l.link()
+		case l.at >= l.end:
+		case c == '?' || c == '#':
+			l.asked = true
+			l.path(l.at)
+		case c == '/' || c == '\\':
+			switch piece := l.text[l.at+1 : l.piece]; {
+			case piece == "" || piece == ".":
+			case piece == "..":
+				l.up++
+			case l.up > 0:
+				l.up--
+			default:
+				l.from -= len(piece) + 1
+				copy(l.clean[l.from+copy(l.clean[l.from:], "/"):], piece)
+			}
+			l.piece = l.at
+		}
+	}
+	if strings.HasPrefix(l.text[host:], ":") { // a port
+		host = len(l.text) - len(strings.TrimLeft(l.text[host+1:], "0123456789"))
+	}
+	if host < l.piece { // more than a host
+		return nil, false, 0
+	}
+	return l.clean[l.from:l.to], l.asked, l.end
 }
 
 // hostOf is the canonical host of a link; empty if it has none.
@@ -593,63 +633,42 @@ func canonicalHost(name string) string {
 	return name
 }
 
-// signInWords are the words of which links to sign in by are made, beside their secrets.
-var signInWords = func() map[string]bool {
-	words := map[string]bool{}
-	for w := range strings.FieldsSeq(`access account accounts activate activation agent agents api app apps approve auth authenticate
-		authentication authorisation authorise authorization authorize client code com complete confirm connect connection consent
-		customer customers default device devices enter flow grant html id identity in index link login my oauth oauth oidc
-		pact pair pairing portal public realms request secure session sign signin sso start tenant token user users v
-		verification verify web well known`) {
-		words[w] = true
-	}
-	return words
-}()
-
-// secretParts are the parts of a link that may be its secret: of its path, query and
-// fragment what is no word of signInWords; if there is none, of its host.
-func secretParts(u *url.URL, home string) (parts []string) {
-	add := func(part string) {
-		part = unescaped(part)
-		if c := project(part, inCode).chars; utf8.RuneCountInString(c) >= minWord && !plainWords(part) {
+// secretParts are the parts of the links that may be secret by themselves: of the whole
+// one what the other has not, which holds no code (RFC 8628), but for words; of the other
+// what looks drawn by lot. What the business is called by and where it is are none.
+func secretParts(s authorizationSecret, home, name string) (parts []string) {
+	known := project(home+" "+name, inCode).chars
+	plain := map[string]bool{}
+	for _, part := range linkParts(s.VerificationURI) {
+		c := project(part, inCode).chars
+		plain[c] = true
+		if utf8.RuneCountInString(c) >= minDrawn && strings.ContainsFunc(c, unicode.IsDigit) && strings.ContainsFunc(c, unicode.IsLetter) {
 			parts = append(parts, c)
 		}
 	}
-	for part := range strings.SplitSeq(u.EscapedPath(), "/") {
-		add(part)
-	}
-	for _, list := range []string{u.RawQuery, u.EscapedFragment()} {
-		for _, part := range strings.FieldsFunc(list, func(c rune) bool { return strings.ContainsRune("&;/?", c) }) {
-			if name, value, ok := strings.Cut(part, "="); ok && value != "" {
-				part = value
-			} else {
-				part = name
-			}
-			add(part)
+	for _, part := range linkParts(s.VerificationURIComplete) {
+		if c := project(part, inCode).chars; utf8.RuneCountInString(c) >= minWord && !plain[c] && !words.MatchString(part) {
+			parts = append(parts, c)
 		}
 	}
-	if len(parts) > 0 {
-		return parts
-	}
-	name := strings.ToLower(strings.Trim(u.Hostname(), "."))
-	under, own := strings.CutSuffix(name, "."+home)
-	if !own { // the name of another site is no secret
-		under = strings.TrimSuffix(name, site(u.String()))
-	}
-	for label := range strings.SplitSeq(under, ".") {
-		add(label)
-	}
-	return parts
+	return slices.DeleteFunc(parts, func(c string) bool { return strings.Contains(known, c) })
 }
 
-// plainWords reports whether a part of a link is made of signInWords, and hardly a digit.
-func plainWords(part string) bool {
-	digits := 0
-	for _, c := range part {
-		if unicode.IsDigit(c) {
-			digits++
-		}
+// words are made of letters in lower case, or each in a word but its first.
+var words = regexp.MustCompile(`^[^\pL\pN]*(\pL[\p{Ll}\p{Lo}]+[^\pL\pN]*)*$`)
+
+// linkParts are the pieces of a link's path, query and fragment, and the labels of its
+// host below its site.
+func linkParts(link string) []string {
+	u, err := url.Parse(link)
+	if err != nil {
+		return nil
 	}
-	words := strings.FieldsFunc(strings.ToLower(part), func(c rune) bool { return !unicode.IsLetter(c) })
-	return digits <= 2 && !slices.ContainsFunc(words, func(w string) bool { return !signInWords[w] })
+	name := strings.TrimSuffix(strings.ToLower(u.Hostname()), site(link))
+	parts := strings.FieldsFunc(u.EscapedPath()+"&"+u.RawQuery+"&"+u.EscapedFragment(), func(c rune) bool { return strings.ContainsRune("&;/?=", c) })
+	parts = append(parts, strings.Split(name, ".")...)
+	for i := range parts {
+		parts[i] = unescaped(parts[i])
+	}
+	return parts
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 )
@@ -12,9 +13,9 @@ import (
 // stays as it is.
 func TestWithheld(t *testing.T) {
 	w := withheld{home: "air.example.com"}
-	w.link("https://login.air.example.com/device?user_code=LXGM-QSTW", false)
-	w.link("https://login.air.example.com/device", true)
-	w.link("https://air.example.com/", true) // where the business is
+	w.link("https://login.air.example.com/device?user_code=LXGM-QSTW")
+	w.link("https://login.air.example.com/device")
+	w.link("https://air.example.com/") // where the business is
 	w.code("LXGM-QSTW")
 	w.code("device0code1of2no3shape")
 	w.code("1234")
@@ -66,6 +67,23 @@ func TestWithheld(t *testing.T) {
 	}
 }
 
+// DA-15: a short code is none in a longer number or word, and signs alone are none.
+func TestShortCodes(t *testing.T) {
+	for text, want := range map[string]string{
+		"LK12345 leaves at 12 34": "LK12345 leaves at " + Redacted, "x1234": "x1234", "1234x, 1234.": "1234x, " + Redacted + ".", "51 234": "51 234",
+		"コード1234です": "コード" + Redacted + "です", "5\u200b1234": "5\u200b" + Redacted, "EUR 1 234 5": "EUR " + Redacted + " 5", "ＬＫ１２３４５": "ＬＫ１２３４５",
+		"abcde ab cd": "abcde " + Redacted, "Shall I????": "Shall I????", "&#49;2345": "&#49;2345", "&#49;234": Redacted,
+	} {
+		var w withheld
+		w.code("1234")
+		w.code("ab-cd")
+		w.code("????")
+		if got := w.hide(text); got != want {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+	}
+}
+
 // DA-15: nothing of what overlaps is left, and each spelling is looked for once.
 func TestWithheldHowever(t *testing.T) {
 	var w withheld
@@ -78,8 +96,8 @@ func TestWithheldHowever(t *testing.T) {
 			t.Errorf("%q: %q, want %q", text, got, want)
 		}
 	}
-	w.link("https://air.example.com/d?c=1", false)
-	w.link("https://air.example.com/d?c=1", false)
+	w.link("https://air.example.com/d?c=1")
+	w.link("https://air.example.com/d?c=1")
 	w.code("aab-aab")
 	if len(w.links) != 2 || len(w.codes) != 1 {
 		t.Errorf("looks for %+v", w)
@@ -102,7 +120,7 @@ func TestWithheldInOtherSpellings(t *testing.T) {
 	const home = "https://evil.example"
 	found := func(s authorizationSecret, business string, text string) bool {
 		all := signIns{homes: map[string]string{"b-1": home}}
-		all.waiting = append(all.waiting, secretOf("b-1", or(business, home), s))
+		all.waiting = append(all.waiting, secretOf("b-1", or(business, home), "Evil", s))
 		return strings.Contains(all.hide("b-1", text), Redacted)
 	}
 	path := authorizationSecret{VerificationURI: "https://evil.example/device", VerificationURIComplete: "https://evil.example/s/Kx83hd92kdQ"}
@@ -123,7 +141,7 @@ func TestWithheldInOtherSpellings(t *testing.T) {
 		"Open http://k7f3q9m2x8.login.evil.example/ now": label, "k7f3q9m2x8.login.evil.example": label, "K7F3-Q9M2-X8": label, "www.k7f3q9m2x8.login.evil.example.": label,
 		"http://login.evil.example:80": bare, "login.evil.example": bare, "https://www.login.evil.example./": bare,
 		"http://localhost:18900/link": local, "http://127.1.2.3/link": local, "http://[::1]:18900/link": local, "http://127.0.0.1.:18900/link": local,
-		"evil.example/?x=2&d=1": short, "http://www.evil.example/x": short,
+		"evil.example/?x=2&d=1": short, "www.evil.example/y/..?d=2": short, "http://www.evil.example/x": short,
 
 		`Z\u0051XJ-4821`: code, `\u005aQXJ-4821`: code, `Z\x51XJ-4821`: code, `Z\u{51}XJ-4821`: code, "Z%u0051XJ-4821": code, "Z<i></i>QXJ-4821": code,
 		"Z<b><i x='1'>QX</i></b>J-4821": code, "Z&lt;i&gt;QXJ-4821": code, `Z\u003ci\u003eQXJ-4821`: code, `Z\u00<i>51XJ-4821`: code, "ZQXJ-٤٨٢١": code, "🆉🆀🆇🅹-4821": code,
@@ -139,18 +157,73 @@ func TestWithheldInOtherSpellings(t *testing.T) {
 		"https://evil.example/": path, "https://evil.example/message:send": path, "https://evil.example/devices and device": path, "evil.example/device/help": path,
 		"https://air.example/device": path, "https://evil.example/device2": path, "evil.example and /device": path,
 		"https://login.evil.example/help": bare, "evil.example/": bare, "mylogin.evil.example": bare, "login and evil": bare,
-		"https://evil.example": short, "evil.example/?d=2": short, "http://localhost:18900/": local,
+		"https://evil.example": short, "evil.example/?": short, "http://localhost:18900/": local,
 		`a < b, c > d \u0041 <b>x</b> C:\x`: code, "4821": code, "login": label, "evil": label,
 	} {
 		if found(s, "", text) {
 			t.Errorf("%q is withheld", text)
 		}
 	}
-	// However hostile, all of it is read once.
-	for _, text := range []string{
-		strings.Repeat("evil.example/x/../", 1<<12), strings.Repeat("//", 1<<14), strings.Repeat("<", 1<<15), strings.Repeat("a.", 1<<14), strings.Repeat(`\u{`, 1<<13),
+}
+
+// DA-15: however hostile a text is, and however many sign-ins wait, each link in it is read
+// once. What is allocated shows it: the time it takes is the machine's.
+func TestWithheldIsReadOnce(t *testing.T) {
+	const signs, length = 20, 20000
+	w := signIns{homes: map[string]string{"b-1": "https://x.ab"}}
+	for i := range signs {
+		link := fmt.Sprintf("https://x.ab/%d/device", i)
+		w.waiting = append(w.waiting, secretOf("b-1", "https://x.ab", "Ab", authorizationSecret{VerificationURI: link, VerificationURIComplete: link + "/" + strings.Repeat("x.ab/", 400)}))
+	}
+	for _, piece := range []string{"x.ab/", "x.ab//", "x.ab/../", "x.ab?", "x.ab/../?", "x.ab:1", "//", "<", "a.", `\u{`, "'.", "x.ab/0/device ", "x.ab/0/./device/"} {
+		text := strings.Repeat(piece, length/len(piece))
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		w.hide("b-1", text)
+		runtime.ReadMemStats(&after)
+		if each := (after.TotalAlloc - before.TotalAlloc) / length; each > 2000 {
+			t.Errorf("%q: %d bytes for each of the text", piece, each)
+		}
+	}
+}
+
+// DA-15: what a link has for everybody, by words or by the business's name, is no secret;
+// what it has for one sign-in is.
+func TestPartsOfLinks(t *testing.T) {
+	for _, c := range []struct {
+		plain, complete string
+		stays, goes     []string
+	}{
+		{
+			plain: "https://larkline.eu.auth0.com/activate", complete: "https://larkline.eu.auth0.com/activate?user_code=WDJB-MJHT",
+			stays: []string{"Larkline: your flight LK 204 ... www.larkline.com", "activate, auth0"},
+			goes:  []string{"wdjb mjht", "larkline.eu.auth0.com/activate"},
+		},
+		{plain: "https://id.example/larkline/device", stays: []string{"Larkline: your flight"}, goes: []string{"id.example/larkline/device"}},
+		{plain: "https://larkline.example/booking/device", stays: []string{"Your booking LKDHCK is confirmed."}, goes: []string{"larkline.example/booking//device"}},
+		{
+			plain: "https://id.example/device", complete: "https://id.example/device?code=WDJB-MJHT&lang=english&return=Flights&theme=deviceLogin",
+			stays: []string{"The flights page is in English.", "device login"}, goes: []string{"WDJB-MJHT", "https://id.example/device?code=1"},
+		},
+		{plain: "https://id.example/device", complete: "https://id.example/s/Kx83hd92kdQ==", stays: []string{"s/"}, goes: []string{"kx83hd92kdq", "K x 8 3 h d 9 2 k d Q", "id.example//s/Kx83hd92kdQ=="}},
+		{plain: "https://id.example/device", complete: "https://k7f3q9m2x8.login.example/", stays: []string{"login"}, goes: []string{"K7F3-Q9M2-X8"}},
+		{plain: "https://id.example/device", complete: "https://id.example/#code=482193", stays: []string{"48219"}, goes: []string{"482 193"}},
+		{plain: "https://id.example/s/k7f3q9m2", stays: []string{"s/"}, goes: []string{"K7F3 Q9M2", "id.example/s/k7f3q9m2"}},               // all the link there is
+		{plain: "https://id.example/v12345/tenant7", complete: "https://id.example/v12345/tenant7/x", stays: []string{"v12345", "tenant7"}}, // in both, and short
+		{plain: "https://route66air.example/Route66Larkline/device", stays: []string{"Route 66 Air", "Route66 Larkline"}},                   // by its name and host
 	} {
-		found(path, "", text)
+		w := signIns{homes: map[string]string{"b-1": "https://route66air.example"}}
+		w.waiting = []signInSecret{secretOf("b-1", w.homes["b-1"], "Route 66 Larkline", authorizationSecret{VerificationURI: c.plain, VerificationURIComplete: c.complete})}
+		for _, text := range c.stays {
+			if got := w.hide("b-1", text); got != text {
+				t.Errorf("%s, %s: %q is told as %q", c.plain, c.complete, text, got)
+			}
+		}
+		for _, text := range c.goes {
+			if got := w.hide("b-1", text); got != Redacted {
+				t.Errorf("%s, %s: %q is told as %q", c.plain, c.complete, text, got)
+			}
+		}
 	}
 }
 
@@ -160,7 +233,7 @@ func TestCodesOfOthers(t *testing.T) {
 	hostile := func(s authorizationSecret) signIns {
 		s.VerificationURI = or(s.VerificationURI, "https://evil.example/device")
 		w := signIns{homes: map[string]string{"b-evil": "https://evil.example", "b-twin": "https://evil.example", "b-air": "https://air.example"}}
-		w.waiting = []signInSecret{secretOf("b-evil", w.homes["b-evil"], s)}
+		w.waiting = []signInSecret{secretOf("b-evil", w.homes["b-evil"], "Evil", s)}
 		return w
 	}
 	for text, s := range map[string]authorizationSecret{
@@ -173,6 +246,12 @@ func TestCodesOfOthers(t *testing.T) {
 		"The device is here.":                                {UserCode: "DEVICE"},
 		"ABCD EFGH":                                          {UserCode: "ABCD-EFGH"},
 		"XABCD-EFGH":                                         {UserCode: "ABCD-EFGH"},
+		"Your flight is on 2026-11-30.":                      {UserCode: "2026-11"},
+		"It costs EUR 1,500.00":                              {UserCode: "1,500.00"},
+		"It is CANCELLED.":                                   {UserCode: "CANCELLED"},
+		"BOOKING: LKDHCK":                                    {UserCode: "BOOKING:"},
+		"LKDHCK is confirmed, CHECK-IN is open.":             {UserCode: "LKDHCK", DeviceCode: "CHECK-IN"},
+		"ABCD-1234ABCD-1234":                                 {UserCode: "ABCD-1234"},
 	} {
 		w := hostile(s)
 		if got := w.hide("b-air", text); got != text {
@@ -185,6 +264,12 @@ func TestCodesOfOthers(t *testing.T) {
 	s := authorizationSecret{
 		UserCode: "ABCD-EFGH", DeviceCode: "device-code-of-no-shape", VerificationURI: "https://evil.example/device",
 		VerificationURIComplete: "https://evil.example/device?c=ABCD-EFGH",
+	}
+	for _, code := range []string{"WDJB-MJHT", "ABCD-1234", "ABCD1234", "1234-ABCD", "123-ABC-456"} {
+		w := hostile(authorizationSecret{UserCode: code})
+		if got := w.hide("b-air", "x"+code+" "+code+", "+code); got != "x"+code+" "+Redacted+", "+Redacted {
+			t.Errorf("%s: %q", code, got)
+		}
 	}
 	w := hostile(s)
 	for text, want := range map[string]string{
@@ -207,33 +292,26 @@ func TestCodesOfOthers(t *testing.T) {
 	}
 }
 
-// AP-1, AP-3: one approval is used once, by who holds it, for one message; again only for
-// the same message of which nothing ran.
+// AP-1, AP-3: one approval is used once, by who holds it, for one message; again only once
+// it is written down that nothing ran of that (CV-10, CV-11).
 func TestUseApproval(t *testing.T) {
 	for name, c := range map[string]struct {
 		state, holder, sent string // of the approval; sent: id of the message that it was sent with
 		reason              Reason
-		wire, last          string // of that message
 		want                Reason // empty: it may be sent
 	}{
-		"approved":                      {state: ApprovalApproved},
-		"approved, another holds it":    {state: ApprovalApproved, holder: "other", want: ReasonBusy},
-		"approved, nobody holds it":     {state: ApprovalApproved, holder: "-", want: ReasonBusy},
-		"pending":                       {state: ApprovalPending, want: ReasonApprovalOver},
-		"taken back":                    {state: ApprovalPending, reason: ReasonApproverRevoked, want: ReasonApproverRevoked},
-		"denied":                        {state: ApprovalDenied, want: ReasonApprovalDenied},
-		"expired":                       {state: ApprovalExpired, want: ReasonApprovalExpired},
-		"withdrawn":                     {state: ApprovalWithdrawn, want: ReasonApprovalOver},
-		"failed":                        {state: ApprovalFailed, want: ReasonApprovalOver},
-		"sent, this message":            {state: ApprovalSent, sent: "m-new"},
-		"sent, this one, another's":     {state: ApprovalSent, sent: "m-new", holder: "other", want: ReasonBusy},
-		"sent, again after superseded":  {state: ApprovalSent, sent: "m-old", wire: "w", last: messageSuperseded},
-		"sent, again after failed":      {state: ApprovalSent, sent: "m-old", wire: "w", last: messageFailed},
-		"sent, again after replied":     {state: ApprovalSent, sent: "m-old", wire: "w", last: messageReplied, want: ReasonApprovalOver},
-		"sent, again after unknown":     {state: ApprovalSent, sent: "m-old", wire: "w", last: messageUnknown, want: ReasonApprovalOver},
-		"sent, again while it is sent":  {state: ApprovalSent, sent: "m-old", wire: "w", last: messageSending, want: ReasonApprovalOver},
-		"sent, another after failed":    {state: ApprovalSent, sent: "m-old", wire: "other", last: messageFailed, want: ReasonApprovalOver},
-		"sent, another after a step-up": {state: ApprovalSent, sent: "m-old", wire: "other", last: messageAuthRequired, want: ReasonApprovalOver},
+		"approved":                   {state: ApprovalApproved},
+		"approved, another holds it": {state: ApprovalApproved, holder: "other", want: ReasonBusy},
+		"approved, nobody holds it":  {state: ApprovalApproved, holder: "-", want: ReasonBusy},
+		"pending":                    {state: ApprovalPending, want: ReasonApprovalOver},
+		"taken back":                 {state: ApprovalPending, reason: ReasonApproverRevoked, want: ReasonApproverRevoked},
+		"denied":                     {state: ApprovalDenied, want: ReasonApprovalDenied},
+		"expired":                    {state: ApprovalExpired, want: ReasonApprovalExpired},
+		"withdrawn":                  {state: ApprovalWithdrawn, want: ReasonApprovalOver},
+		"failed":                     {state: ApprovalFailed, want: ReasonApprovalOver},
+		"sent, this message":         {state: ApprovalSent, sent: "m-new"},
+		"sent, this one, another's":  {state: ApprovalSent, sent: "m-new", holder: "other", want: ReasonBusy},
+		"sent, another message":      {state: ApprovalSent, sent: "m-old", want: ReasonApprovalOver},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tx := fakeTx{s: &fakeStore{records: map[string]Record{}}}
@@ -244,11 +322,10 @@ func TestUseApproval(t *testing.T) {
 				p.LeaseOwner = ""
 			}
 			op.approved = &approval{Head: p.Head}
-			old := &message{Head: Head{ID: "m-old", Principal: "alice", State: c.last}, WireID: c.wire}
-			if err := errors.Join(put(tx, p), put(tx, old)); err != nil {
+			if err := put(tx, p); err != nil {
 				t.Fatal(err)
 			}
-			m := &message{Head: Head{ID: "m-new", Principal: "alice"}, WireID: "w"}
+			m := &message{Head: Head{ID: "m-new", Principal: "alice"}}
 			err := a.useApproval(tx, op, m)
 			if ReasonOf(err) != c.want || c.want == "" && err != nil {
 				t.Errorf("got %v, want %q", err, c.want)
@@ -260,6 +337,17 @@ func TestUseApproval(t *testing.T) {
 			}
 			if err != nil || p.State != state || p.SentMessage != sent {
 				t.Errorf("kept %s %s, %v", p.State, p.SentMessage, err)
+			}
+			before := *p
+			if err := a.unused(tx, op, m); err != nil {
+				t.Error(err)
+			}
+			if c.want == "" {
+				state, sent = ApprovalApproved, ""
+			}
+			p, err = get[approval](tx, "alice", "approval-1")
+			if err != nil || p.State != state || p.SentMessage != sent || c.want != "" && p.Revision != before.Revision {
+				t.Errorf("made unused: %s %s, %v", p.State, p.SentMessage, err)
 			}
 		})
 	}
@@ -283,6 +371,21 @@ func TestWithholdFailsClosed(t *testing.T) {
 	a.withhold(&r, "alice", "b-1")
 	if got := fmt.Sprintf("%+v", r); strings.Contains(got, "code") {
 		t.Error(got)
+	}
+}
+
+// CV-7, DA-15: an id that is too long to be kept is not searched.
+func TestLongIDs(t *testing.T) {
+	a := &Agent{store: damaged{}} // of which all that is searched is withheld
+	long := strings.Repeat("c", maxURLInput+1)
+	r := Reply{Message: ReplyText{ContextID: long}, StepUp: StepUp{ContextID: long[1:]}}
+	a.withhold(&r, "alice", "b-1")
+	if r.Message.ContextID != long || r.StepUp.ContextID != "" {
+		t.Errorf("%d and %d bytes are left", len(r.Message.ContextID), len(r.StepUp.ContextID))
+	}
+	op := &operation{conversation: new(conversation)}
+	if op.adoptContext(long); op.conversation.ContextID != "" {
+		t.Error("it is kept")
 	}
 }
 

@@ -29,6 +29,7 @@ type fake struct {
 
 	mu        sync.Mutex
 	biz       agent.BusinessView
+	others    []agent.BusinessView
 	approvals map[string]agent.ApprovalView
 	talk      agent.ConversationView
 	signIns   []agent.AuthorizationView
@@ -228,7 +229,7 @@ func (f *fake) Authorizations(context.Context, agent.Caller) ([]agent.Authorizat
 }
 
 func (f *fake) Businesses(context.Context, agent.Caller) ([]agent.BusinessView, error) {
-	return []agent.BusinessView{f.biz}, nil
+	return append([]agent.BusinessView{f.biz}, f.others...), nil
 }
 
 func (f *fake) Grants(context.Context, agent.Caller) ([]agent.GrantView, error) { return f.grants, nil }

@@ -196,7 +196,15 @@ func (s *Server) ask(ctx context.Context, req *mcp.CallToolRequest, in sendArgs)
 				needed = append(needed, p)
 			}
 		}
-		if e := agent.EffectOf(agent.EffectInspect.String(), in.Message, needed); e != agent.EffectInspect {
+		e := agent.EffectOf(agent.EffectInspect.String(), in.Message, needed)
+		if len(needed) > 0 {
+			known, err := s.cfg.Agent.Businesses(ctx, c)
+			if err != nil {
+				return agent.Result{}, before(err)
+			}
+			e = max(e, b.EffectElsewhere(known, in.Scopes))
+		}
+		if e != agent.EffectInspect {
 			return agent.Result{Status: agent.StatusBlocked, Reason: reasonChange, Effect: &e, Business: b.ID}, nil
 		}
 		var conversation *agent.ConversationView

@@ -172,6 +172,16 @@ func TestInspectionOnly(t *testing.T) {
 	if got := f.sent[0]; got.Effect != "inspect" || got.Business != bizID {
 		t.Errorf("sent %+v", got)
 	}
+	// Another card of the business calls the permission a change (AD-8).
+	other := f.biz
+	other.ID, other.Scopes = "business-bbbbbbbbbbbbbbbb", []agent.Scope{{ID: "bookings.read", Description: "Cancel your bookings"}}
+	f.others = append(f.others, other)
+	if res, out := c.call("ask", object{"business": "larkline.example", "message": "What is booked?", "scopes": []string{"bookings.read"}}); !res.IsError || out["reason"] != "use_request_change" {
+		t.Errorf("a change by another card: %s", textOf(res))
+	}
+	if len(f.sent) != 1 {
+		t.Errorf("sent %+v", f.sent[1:])
+	}
 }
 
 // TestTask is AD-3, AD-4, AP-5 and DA-15 of an assistant's calls: it acts in a task of

@@ -9,9 +9,11 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -144,13 +146,16 @@ func TestConnections(t *testing.T) {
 	taken := &counting{Listener: w.loopback.Listener}
 	w.loopback.Listener = taken
 	w.serve()
-	token := "Authorization: Bearer " + w.secrets[ScopeRead]
-	first := w.connect(w.loopback)
-	answered(t, ask(t, first, token), http.StatusOK)
-	for range maxConns - 1 {
-		answered(t, ask(t, w.connect(w.loopback), token), http.StatusOK)
+	tokens := []string{}
+	for _, s := range Scopes() {
+		tokens = append(tokens, "Authorization: Bearer "+w.secrets[s])
 	}
-	next := ask(t, w.connect(w.loopback), token)
+	first := w.connect(w.loopback)
+	answered(t, ask(t, first, tokens[0]), http.StatusOK)
+	for i := range maxConns - 1 {
+		answered(t, ask(t, w.connect(w.loopback), tokens[(i+1)%4]), http.StatusOK)
+	}
+	next := ask(t, w.connect(w.loopback), tokens[4])
 	for range maxConns + 1 { // meanwhile the next would have been taken, if it could be
 		answered(t, ask(t, w.connect(w.unix)), http.StatusOK)
 	}
@@ -159,6 +164,85 @@ func TestConnections(t *testing.T) {
 	}
 	_ = first.Close()
 	answered(t, next, http.StatusOK)
+}
+
+// A token has a quarter of the address's connections: the one that was idle for longest ends
+// for its next, and where none is, that one. Another token's go on.
+func TestConnectionsOfAToken(t *testing.T) {
+	w := listening(t)
+	w.server.maxConns = 8
+	w.serve()
+	mine, other := "Authorization: Bearer "+w.secrets[ScopeRead], "Authorization: Bearer "+w.secrets[ScopeWrite]
+	watch := func(c net.Conn) {
+		_, err := io.WriteString(c, "GET /v1/events HTTP/1.1\r\nHost: 127.0.0.1\r\n"+mine+"\r\n\r\n")
+		if a, e := http.ReadResponse(bufio.NewReader(c), nil); err != nil || e != nil || a.StatusCode != http.StatusOK {
+			t.Fatal(a, err, e)
+		}
+	}
+	theirs, busy, idle := w.connect(w.loopback), w.connect(w.loopback), w.connect(w.loopback)
+	answered(t, ask(t, theirs, other), http.StatusOK)
+	watch(busy)
+	answered(t, ask(t, idle, mine), http.StatusOK)
+	var next net.Conn
+	for code := 0; code != http.StatusOK; { // until the server has seen that it is idle
+		next = w.connect(w.loopback)
+		a, err := http.ReadResponse(ask(t, next, mine), nil)
+		if err != nil || a.StatusCode != http.StatusOK && a.StatusCode != http.StatusTooManyRequests {
+			t.Fatal(a, err)
+		}
+		_, _ = io.Copy(io.Discard, a.Body)
+		code = a.StatusCode
+	}
+	_, _ = io.Copy(io.Discard, idle) // until it has ended
+	watch(next)
+	refused := ask(t, w.connect(w.loopback), mine)
+	answered(t, refused, http.StatusTooManyRequests)
+	if _, err := refused.ReadByte(); err != io.EOF {
+		t.Errorf("it goes on: %v", err)
+	}
+	answered(t, ask(t, theirs, other), http.StatusOK)
+	answered(t, ask(t, w.connect(w.unix), mine), http.StatusOK)
+}
+
+// late is a body that has not come yet.
+type late struct{ begun, comes chan struct{} }
+
+func (l late) Read([]byte) (int, error) {
+	l.begun <- struct{}{}
+	<-l.comes
+	return 0, io.EOF
+}
+
+// The requests of a token are bounded also while they have not come whole.
+func TestRequestsOfAToken(t *testing.T) {
+	w := newFuzzServer(t)
+	begun, comes := make(chan struct{}), make(chan struct{})
+	request := func(s Scope, body io.Reader) *httptest.ResponseRecorder {
+		r := httptest.NewRequest("POST", "/pact.agent.v1.AgentService/GetStatus", body)
+		r.ProtoMajor, r.Host = 2, "127.0.0.1"
+		r.Header.Set("Content-Type", "application/grpc")
+		r.Header.Set("Authorization", "Bearer "+w.secrets[s])
+		out := httptest.NewRecorder()
+		w.server.Handler(false).ServeHTTP(out, r)
+		return out
+	}
+	const tooMany = "8"
+	var all sync.WaitGroup
+	for range maxRequests {
+		all.Go(func() { request(ScopeRead, late{begun, comes}) })
+		<-begun
+	}
+	if got := request(ScopeRead, nil).Header().Get("Grpc-Status"); got != tooMany {
+		t.Errorf("one more: %s", got)
+	}
+	if got := request(ScopeWrite, nil).Header().Get("Grpc-Status"); got == tooMany {
+		t.Error("another token has no place")
+	}
+	close(comes)
+	all.Wait()
+	if got := request(ScopeRead, nil).Header().Get("Grpc-Status"); got == tooMany {
+		t.Error("they keep their places")
+	}
 }
 
 // Connections on which nobody showed a token that counts keep nobody else out, however
@@ -222,17 +306,18 @@ func TestDoor(t *testing.T) {
 			return err == io.EOF
 		}
 		a, far := visit()
-		if !letIn(withVisitor(t.Context(), a)) || !a.letIn() {
-			t.Error("not let in")
+		who := caller{actor: "token a", token: "a"}
+		if err := errors.Join(letIn(withVisitor(t.Context(), a), who), a.letIn(who)); err != nil {
+			t.Errorf("not let in: %v", err)
 		}
 		time.Sleep(time.Minute)
-		if ended(far) || d.known != 1 {
+		if ended(far) || len(d.known) != 1 {
 			t.Error("a caller's connection ended")
 		}
 		b, farB := visit()
 		_, farC := visit()
 		_, farD := visit() // a third stranger, where two may be
-		if !ended(farB) || ended(farC) || ended(farD) || b.letIn() {
+		if !ended(farB) || ended(farC) || ended(farD) || b.letIn(who) != errGone {
 			t.Error("not the oldest made room")
 		}
 		time.Sleep(2 * time.Second)
@@ -240,10 +325,18 @@ func TestDoor(t *testing.T) {
 		if !ended(farC) || !ended(farD) || len(d.strangers) != 0 {
 			t.Error("strangers stay")
 		}
-		if err := errors.Join(a.Close(), a.Close(), b.Close()); err != nil && !errors.Is(err, net.ErrClosed) || d.known != 0 {
-			t.Errorf("%v; %d are known", err, d.known)
+		e, farE := visit()
+		if err := e.letIn(who); reasonOf(status.Convert(err)) != codeTooMany || ended(farE) {
+			t.Errorf("a second connection, where one may be: %v", err)
 		}
-		if !letIn(t.Context()) {
+		noteState(a, http.StateIdle)
+		if err := e.letIn(who); err != nil || !ended(far) || ended(farE) || len(d.known) != 1 {
+			t.Errorf("an idle one made no room: %v; %d are known", err, len(d.known))
+		}
+		if err := errors.Join(a.Close(), e.Close(), e.Close(), b.Close()); err != nil && !errors.Is(err, net.ErrClosed) || len(d.known) != 0 {
+			t.Errorf("%v; %d are known", err, len(d.known))
+		}
+		if letIn(t.Context(), who) != nil {
 			t.Error("the owner's socket has no door")
 		}
 	})

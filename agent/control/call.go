@@ -67,6 +67,37 @@ func poolOf(ctx context.Context, c caller, m Method) pool {
 // able to use the agent up. The owner's socket has no such bound.
 const maxCalls = 32
 
+// maxRequests bounds the requests under way of one token, of which some may not have come
+// whole: it leaves room for those that are refused, beside the calls of all pools.
+const maxRequests = 4 * maxCalls
+
+// enter takes the place of a request, before it is read; out gives it up. The error is
+// errGone, or the answer.
+func (s *Server) enter(ctx context.Context, c caller) (out func(), err error) {
+	if err := letIn(ctx, c); err != nil {
+		return nil, err
+	}
+	of := pool{c.token, "requests"}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c.token != "" && s.byToken[of] >= maxRequests {
+		return nil, tooManyRequests(c.actor)
+	}
+	s.byToken[of]++
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.release(of)
+	}, nil
+}
+
+// release counts one less of a pool. It is called with s.mu held.
+func (s *Server) release(of pool) {
+	if s.byToken[of]--; s.byToken[of] <= 0 {
+		delete(s.byToken, of)
+	}
+}
+
 // tokenCheck is how often the token of a call that goes on is looked at.
 const tokenCheck = 500 * time.Millisecond
 
@@ -125,9 +156,7 @@ func (s *Server) begin(ctx context.Context, full string) (_ context.Context, end
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		delete(s.calls, mine)
-		if s.byToken[of]--; s.byToken[of] <= 0 {
-			delete(s.byToken, of)
-		}
+		s.release(of)
 		s.ended.Broadcast()
 	}, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"net/http"
 	"slices"
 	"sync"
 	"time"
@@ -12,7 +13,8 @@ import (
 // door is a listener that any program of the machine reaches. It takes a number of
 // connections at once, and keeps those on which nobody showed a token that counts from
 // standing in the way of the others: each has a moment only, they have half of the
-// places, and the oldest of them makes room for the next.
+// places, and the oldest of them makes room for the next. The connections of one token
+// have a quarter of the places: the one that was idle for longest makes room for its next.
 type door struct {
 	net.Listener
 	most   int           // connections at once
@@ -21,7 +23,7 @@ type door struct {
 	mu        sync.Mutex
 	freed     sync.Cond
 	closed    bool
-	known     int        // connections on which a caller was let in
+	known     []*visitor // connections on which a caller was let in, the one that became idle last behind
 	strangers []*visitor // the others, the oldest first
 }
 
@@ -29,9 +31,13 @@ type door struct {
 type visitor struct {
 	net.Conn
 	door  *door
-	known bool // a caller was let in; guarded by door.mu
-	gone  bool // it is counted no more; guarded by door.mu
 	timer *time.Timer
+
+	// Guarded by door.mu:
+	known bool   // a caller was let in
+	token string // theirs
+	idle  bool   // no call is under way
+	gone  bool   // it is counted no more
 }
 
 func newDoor(l net.Listener, most int, moment time.Duration) *door {
@@ -49,7 +55,7 @@ func (d *door) Accept() (net.Conn, error) {
 	v := &visitor{Conn: c, door: d}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for d.known >= d.most && !d.closed {
+	for len(d.known) >= d.most && !d.closed {
 		d.freed.Wait()
 	}
 	if d.closed {
@@ -57,7 +63,7 @@ func (d *door) Accept() (net.Conn, error) {
 	}
 	v.timer = time.AfterFunc(d.moment, v.tooLate)
 	d.strangers = append(d.strangers, v)
-	if n := len(d.strangers); n > max(1, d.most/2) || n > 1 && d.known+n > d.most {
+	if n := len(d.strangers); n > max(1, d.most/2) || n > 1 && len(d.known)+n > d.most {
 		d.showOut(d.strangers[0])
 	}
 	return v, nil
@@ -72,7 +78,7 @@ func (d *door) Close() error {
 	return d.Listener.Close()
 }
 
-// showOut ends a connection on which nobody was let in. It is called with d.mu held.
+// showOut ends a connection. It is called with d.mu held.
 func (d *door) showOut(v *visitor) {
 	d.forget(v)
 	_ = v.Conn.Close()
@@ -85,12 +91,31 @@ func (d *door) forget(v *visitor) {
 	}
 	v.gone = true
 	v.timer.Stop()
-	if v.known {
-		d.known--
-	} else {
-		d.strangers = slices.DeleteFunc(d.strangers, func(s *visitor) bool { return s == v })
-	}
+	d.known, d.strangers = without(d.known, v), without(d.strangers, v)
 	d.freed.Broadcast()
+}
+
+func without(all []*visitor, v *visitor) []*visitor {
+	return slices.DeleteFunc(all, func(o *visitor) bool { return o == v })
+}
+
+// makeRoom ends the connection of a token that was idle for longest, if the token has as
+// many as it may have; false: none of them is idle. It is called with d.mu held.
+func (d *door) makeRoom(token string) bool {
+	var theirs []*visitor
+	for _, o := range d.known {
+		if o.token == token {
+			theirs = append(theirs, o)
+		}
+	}
+	if len(theirs) < max(1, d.most/4) {
+		return true
+	}
+	i := slices.IndexFunc(theirs, func(o *visitor) bool { return o.idle })
+	if i >= 0 {
+		d.showOut(theirs[i])
+	}
+	return i >= 0
 }
 
 func (v *visitor) tooLate() {
@@ -101,19 +126,40 @@ func (v *visitor) tooLate() {
 	}
 }
 
-// letIn notes that a caller's token counts; false: the connection was ended.
-func (v *visitor) letIn() bool {
+// errGone: the connection of a request was ended meanwhile.
+var errGone = errors.New("the connection has ended")
+
+// letIn notes that a caller's token counts. The error is errGone, or the refusal of one
+// that has too many connections.
+func (v *visitor) letIn(c caller) error {
 	d := v.door
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if v.gone || v.known {
-		return !v.gone
+	switch {
+	case v.gone:
+		return errGone
+	case v.known:
+	case !d.makeRoom(c.token):
+		return tooManyConnections(c.actor, max(1, d.most/4))
+	default:
+		d.strangers, d.known = without(d.strangers, v), append(d.known, v)
+		v.known, v.token = true, c.token
+		v.timer.Stop()
 	}
-	d.strangers = slices.DeleteFunc(d.strangers, func(s *visitor) bool { return s == v })
-	d.known++
-	v.known = true
-	v.timer.Stop()
-	return true
+	return nil
+}
+
+// noteState is the [http.Server.ConnState] of a server behind a door.
+func noteState(c net.Conn, state http.ConnState) {
+	v, ok := c.(*visitor)
+	if !ok {
+		return
+	}
+	v.door.mu.Lock()
+	defer v.door.mu.Unlock()
+	if v.idle = state == http.StateIdle; v.idle && v.known && !v.gone {
+		v.door.known = append(without(v.door.known, v), v)
+	}
 }
 
 // Close implements [net.Conn].
@@ -134,8 +180,10 @@ func withVisitor(ctx context.Context, c net.Conn) context.Context {
 	return ctx
 }
 
-// letIn notes that the caller of a request is accepted; false: its connection was ended.
-func letIn(ctx context.Context) bool {
-	v, ok := ctx.Value(visitorKey{}).(*visitor)
-	return !ok || v.letIn()
+// letIn notes that the caller of a request is accepted, by its connection (visitor.letIn).
+func letIn(ctx context.Context, c caller) error {
+	if v, ok := ctx.Value(visitorKey{}).(*visitor); ok {
+		return v.letIn(c)
+	}
+	return nil
 }

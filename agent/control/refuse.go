@@ -32,6 +32,14 @@ func tooManyCalls(actor string) error {
 	return statusOf(codes.ResourceExhausted, codeTooMany, nil, fmt.Sprintf("%s has %d calls of this kind under way, which is the most: wait until one has ended", actor, maxCalls))
 }
 
+func tooManyConnections(actor string, most int) error {
+	return statusOf(codes.ResourceExhausted, codeTooMany, nil, fmt.Sprintf("%s has %d connections with calls under way, which is the most: make more calls on each", actor, most))
+}
+
+func tooManyRequests(actor string) error {
+	return statusOf(codes.ResourceExhausted, codeTooMany, nil, fmt.Sprintf("%s has %d requests under way, which is the most: wait until one has ended", actor, maxRequests))
+}
+
 func stopping() error {
 	return statusOf(codes.Unavailable, codeStopping, nil, "the agent stops: ask again")
 }

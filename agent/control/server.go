@@ -78,7 +78,7 @@ type Server struct {
 	mu       sync.Mutex
 	stopping bool
 	calls    map[*call]bool // under way
-	byToken  map[pool]int   // how many of calls, by their token
+	byToken  map[pool]int   // how many of calls, and of requests, by their token
 	ended    sync.Cond      // a call has ended
 }
 
@@ -147,13 +147,19 @@ func (s *Server) Handler(owner bool) http.Handler {
 		// Who calls is told by the request as it came: what the gateway passes on of it
 		// may be less.
 		c, err := s.identify(r, owner)
-		ctx := context.WithValue(r.Context(), refusedKey{}, err)
-		switch {
-		case err != nil: // its connection ends when it has its answer
-			w.Header().Set("Connection", "close")
-		case !letIn(ctx):
+		if err == nil {
+			var out func()
+			if out, err = s.enter(r.Context(), c); err == nil {
+				defer out()
+			}
+		}
+		if errors.Is(err, errGone) {
 			panic(http.ErrAbortHandler) // a moment too late
-		default:
+		}
+		ctx := context.WithValue(r.Context(), refusedKey{}, err)
+		if err != nil { // its connection ends when it has its answer
+			w.Header().Set("Connection", "close")
+		} else {
 			ctx = context.WithValue(ctx, callerKey{}, c)
 		}
 		r = r.WithContext(ctx)
@@ -286,7 +292,7 @@ func (s *Server) httpServer(owner bool) *http.Server {
 	protocols.SetHTTP1(true)
 	protocols.SetUnencryptedHTTP2(true)
 	return &http.Server{
-		Handler: s.Handler(owner), Protocols: protocols, ConnContext: withVisitor,
+		Handler: s.Handler(owner), Protocols: protocols, ConnContext: withVisitor, ConnState: noteState,
 		// Over HTTP/2 the deadline of an answer only asks for its end, which a peer that
 		// reads nothing never takes: its connection ends.
 		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: maxConcurrency, WriteByteTimeout: writeTimeout, SendPingTimeout: pingAfter},

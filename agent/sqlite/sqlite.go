@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"net/url"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -53,6 +54,10 @@ type lane struct {
 // Open opens the database file, of mode 0600, and migrates it. A file of a newer
 // version than this program knows is an error.
 func Open(path string) (*Store, error) {
+	path, err := filepath.Abs(path) // of the folder that this process is in now
+	if err != nil {
+		return nil, fmt.Errorf("open the agent's store: %w", err)
+	}
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("open the agent's store: %w", err)

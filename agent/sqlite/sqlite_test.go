@@ -388,4 +388,15 @@ func TestInPlace(t *testing.T) {
 	if err := errors.Join(os.Rename(path+".old", path), s.InPlace(), write()); err != nil {
 		t.Errorf("put back: %v", err)
 	}
+
+	t.Chdir(t.TempDir())
+	named, err := Open("agent.db")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer named.Close()
+	t.Chdir(t.TempDir())
+	if err := named.Update(t.Context(), func(agent.Tx) error { return nil }); err != nil {
+		t.Errorf("the process went elsewhere: %v", err)
+	}
 }

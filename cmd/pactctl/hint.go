@@ -124,12 +124,14 @@ func (h hints) flags(cmd *cobra.Command) string {
 }
 
 // hintsElsewhere are for texts that are read on another terminal, whose environment is not
-// this one's: they name what the environment chose here, and no token's file.
+// this one's: they name what the environment chose here. An address is not named: it wants
+// a token, which who gives the owner's word need not have.
 func (p *profile) hintsElsewhere(at place) hints {
 	h := hints{root: p.app.hints.root, serve: p.app.hints.serve}
 	switch {
-	case at.target != "":
+	case strings.HasPrefix(at.target, unixTarget):
 		h.given = [][2]string{{"remote", shellQuoted(at.target)}}
+	case at.target != "":
 	case p.dir != "" || os.Getenv("PACT_PROFILE") != "":
 		h.given = [][2]string{{"profile", shellQuoted(at.dir)}}
 	}

@@ -135,9 +135,11 @@ func messages(in io.Reader, out io.Writer) io.ReadCloser {
 
 // readMessages gives the messages of JSON-RPC in a line: one, none, or several in a
 // list, as clients before 2025-06-18 may send them; each of those is answered by itself.
-// Of a list in which one is wrong none is taken. The error is the answer.
+// Of a list in which one is wrong none is taken; what must not be answered is left out.
+// The error is the answer.
 func readMessages(line []byte, tooLong bool) (taken []jsontext.Value, wrong *jsonrpc.Error) {
 	v := jsontext.Value(line)
+	var all []jsontext.Value
 	switch {
 	case tooLong:
 		return nil, &jsonrpc.Error{Code: jsonrpc.CodeParseError, Message: fmt.Sprintf("this line is longer than %d bytes, and was not read", maxMCPLine)}
@@ -146,21 +148,22 @@ func readMessages(line []byte, tooLong bool) (taken []jsontext.Value, wrong *jso
 	case !v.IsValid():
 		return nil, &jsonrpc.Error{Code: jsonrpc.CodeParseError, Message: "this line is no JSON, is not UTF-8, or repeats a member"}
 	case v.Kind() != '[':
-		taken = []jsontext.Value{v}
+		all = []jsontext.Value{v}
 	default:
-		if json.Unmarshal(v, &taken) != nil || len(taken) == 0 {
+		if json.Unmarshal(v, &all) != nil || len(all) == 0 {
 			return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidRequest, Message: "this list holds no message"}
 		}
 	}
-	for _, m := range taken {
+	for _, m := range all {
 		switch ok, unanswerable := isMessage(m); {
 		case unanswerable:
-			return nil, nil
 		case !ok:
 			return nil, &jsonrpc.Error{
 				Code:    jsonrpc.CodeInvalidRequest,
 				Message: "this line is no message of JSON-RPC 2.0, or its id is neither a text nor a whole number; nothing of it was taken up",
 			}
+		default:
+			taken = append(taken, m)
 		}
 	}
 	return taken, nil

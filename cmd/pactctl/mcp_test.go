@@ -362,6 +362,12 @@ func TestNoMessage(t *testing.T) {
 	const ping, note = `{"jsonrpc":"2.0","id":"p","method":"ping"}`, `{"jsonrpc":"2.0","method":"notifications/initialized"}`
 	say("["+note+","+note+","+ping+"]", `{"jsonrpc":"2.0","id":"p","result":{}}`)
 	say("["+ping+"]", `"id":"p","result"`)
+	// What tells of an error of ours is left out, and the others are taken.
+	const stray = `{"jsonrpc":"2.0","error":{"code":1,"message":"x"}}`
+	say("["+ping+","+stray+"]", `"id":"p","result"`)
+	say("["+stray+","+ping+"]", `"id":"p","result"`)
+	say("["+stray+","+stray+"]", "")
+	say("["+stray+","+ping+",7]", request)
 	say(`{"jsonrpc":"2.0","id":9007199254740992,"method":"ping"}`+"\r", `"id":9007199254740992,"result"`)
 	_ = in.Close()
 	if err := cmd.Wait(); err != nil {

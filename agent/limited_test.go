@@ -1,0 +1,470 @@
+package agent_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pactsigner/pactsigner/agent"
+	"github.com/pactsigner/pactsigner/agent/egress"
+	"github.com/pactsigner/pactsigner/agent/sqlite"
+)
+
+// limited has the business limit requests (429) but for the first, which is the
+// introduction, until it is opened. n counts them.
+func (w *world) limited(after string) (n *int, open func()) {
+	n, closed := new(int), true
+	w.intercept(provider, message, func(rw http.ResponseWriter, _ *http.Request) bool {
+		if *n++; *n == 1 || !closed {
+			return false
+		}
+		rw.Header().Set("Retry-After", after)
+		rw.WriteHeader(429)
+		return true
+	})
+	return n, func() { closed = false }
+}
+
+// AP-1, AP-3, CV-10: while the business limits requests what was approved is not sent: it can
+// be denied, and is taken back with what it was approved by; then it goes out neither after the
+// wait nor later by what tends the profile.
+func TestTakenBackWhileLimited(t *testing.T) {
+	for _, what := range []string{"denied", "revoked", "revoked, and so ended"} {
+		for _, opens := range []time.Duration{30 * time.Second, 10 * time.Minute} { // before its retries are over, and after
+			t.Run(fmt.Sprint(what, " ", opens), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					w := newWorld(t)
+					a := w.enrolled()
+					p := w.ask(a, inAssistant("a"), cancelX1)
+					n, open := w.limited("60")
+					w.tend(w.open(), agent.Tending{Caller: owner()})
+					ctx, end := context.WithCancelCause(t.Context())
+					defer end(nil)
+					var deciding sync.WaitGroup
+					deciding.Go(func() {
+						r, err := a.Decide(ctx, ops(), agent.Decision{ID: p.ID, Approve: true, Digest: p.Digest})
+						want := map[string]agent.Status{"denied": agent.StatusDenied, "revoked": agent.StatusApprovalRequired, "revoked, and so ended": agent.StatusCancelled}[what]
+						if err != nil || r.Status != want {
+							t.Errorf("%+v, %v", r, err)
+						}
+					})
+					time.Sleep(20 * time.Second)
+					b := w.open()
+					if v := w.approval(b, p.ID, agent.ApprovalApproved); *n != 2 || v.SentMessage != "" {
+						t.Errorf("after %d requests %+v", *n, v)
+					}
+					w.want(`SELECT state FROM messages WHERE data ->> 'Text' = 'Cancel booking X1'`, "prepared")
+					switch what {
+					case "denied":
+						w.decide(b, owner(), p, false, agent.StatusDone, "")
+					default:
+						if taken := w.takeBack("token ops"); taken != 1 {
+							t.Errorf("took back %d", taken)
+						}
+						if what != "revoked" {
+							end(fmt.Errorf("the token is over: %w", agent.ErrStopping))
+						}
+					}
+					time.Sleep(opens)
+					open()
+					deciding.Wait()
+					time.Sleep(10 * time.Minute)
+					if c := len(w.changed()); c != 0 {
+						t.Errorf("%d turns", c)
+					}
+					if what == "denied" {
+						w.approval(b, p.ID, agent.ApprovalDenied)
+						return
+					}
+					w.approvedAnew(b, p)
+				})
+			})
+		}
+	}
+}
+
+// AP-1, AP-3, SG-9: so it is between a token that the business refuses and the next.
+func TestTakenBackAtANewToken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		a := w.enrolled()
+		p := w.ask(a, inAssistant("a"), cancelX1)
+		n, taken := 0, -1
+		w.intercept(provider, message, func(rw http.ResponseWriter, _ *http.Request) bool {
+			if n++; n == 2 {
+				rw.WriteHeader(401)
+			}
+			return n == 2
+		})
+		w.around(signerURL, "/pact/sign", func(_ http.ResponseWriter, _ *http.Request, next func()) {
+			if next(); n == 2 {
+				taken = w.takeBack("token ops")
+			}
+		})
+		w.decide(a, ops(), p, true, agent.StatusApprovalRequired, agent.ReasonApproverRevoked)
+		if taken != 1 || n != 2 {
+			t.Errorf("took back %d, %d requests", taken, n)
+		}
+		w.approvedAnew(a, p)
+	})
+}
+
+// RS-2, AP-1: a program that dies while the business limits requests leaves what is not sent:
+// the next one sends it, once.
+func TestDiedWhileLimited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		a := w.enrolled()
+		p := w.ask(a, inAssistant("a"), cancelX1)
+		n, open := w.limited("60")
+		var dead sync.WaitGroup
+		dead.Go(func() {
+			r, err := a.Decide(t.Context(), ops(), agent.Decision{ID: p.ID, Approve: true, Digest: p.Digest})
+			if err == nil && r.Status == agent.StatusReplied {
+				t.Errorf("the dead one: %+v", r)
+			}
+		})
+		time.Sleep(20 * time.Second)
+		if *n != 2 {
+			t.Errorf("%d requests", *n)
+		}
+		w.dies()
+		b := w.open()
+		w.approval(b, p.ID, agent.ApprovalApproved)
+		w.want(`SELECT state FROM messages WHERE data ->> 'Text' = 'Cancel booking X1'`, "cancelled")
+		open()
+		w.tend(b, agent.Tending{})
+		dead.Wait()
+		time.Sleep(time.Hour)
+		w.approval(b, p.ID, agent.ApprovalSent)
+		if n := len(w.changed()); n != 1 {
+			t.Errorf("%d turns", n)
+		}
+	})
+}
+
+// AP-1, CV-11: what was approved stays so where the business closed its context and is away
+// when a fresh one is begun.
+func TestClosedAndAway(t *testing.T) {
+	for _, leaves := range []bool{false, true} {
+		t.Run(fmt.Sprint(leaves), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				a := w.enrolled()
+				ctx, leave := context.WithCancel(t.Context())
+				defer leave()
+				n, away := 0, true
+				w.intercept(provider, message, func(rw http.ResponseWriter, _ *http.Request) bool {
+					switch n++; {
+					case n == 1 || !away:
+						return false
+					case n == 2:
+						respond(rw, 400, a2aError(400, "UNSUPPORTED_OPERATION", "closed"))
+						return true
+					case leaves:
+						leave()
+					}
+					rw.WriteHeader(503)
+					return true
+				})
+				p := w.ask(a, inAssistant("a"), cancelX1)
+				state, turns := agent.ApprovalApproved, 1
+				if leaves {
+					state, turns = agent.ApprovalPending, 0
+				}
+				r, err := a.Decide(ctx, ops(), agent.Decision{ID: p.ID, Approve: true, Digest: p.Digest})
+				if err != nil || r.Approval == nil || r.Approval.State != state || n < 3 {
+					t.Errorf("%+v, %v after %d requests", r, err, n)
+				}
+				if v := w.approval(a, p.ID, state); v.SentMessage != "" {
+					t.Errorf("%+v", v)
+				}
+				away = false
+				w.tend(a, agent.Tending{})
+				time.Sleep(20 * time.Minute)
+				if n := len(w.changed()); n != turns {
+					t.Errorf("%d turns", n)
+				}
+			})
+		})
+	}
+}
+
+// AP-5: what was approved and is about to be sent is not confirmed a second time.
+func TestConfirmedWhileTended(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		a := w.enrolled()
+		p := w.ask(a, inAssistant("a"), cancelX1)
+		n := 0
+		w.intercept(provider, message, func(http.ResponseWriter, *http.Request) bool {
+			if n++; n == 1 { // the introduction
+				time.Sleep(90 * time.Second)
+			}
+			return false
+		})
+		time.Sleep(6 * time.Minute) // no token is cached
+		w.signer.set(func(s *signerStandIn) { s.fail = 503 })
+		w.decide(a, ops(), p, true, agent.StatusBlocked, agent.ReasonSignerUnavailable)
+		w.signer.set(func(s *signerStandIn) { s.fail = 0 })
+		w.tend(w.open(), agent.Tending{Caller: owner()})
+		time.Sleep(30 * time.Second)
+		if n != 1 {
+			t.Fatalf("%d requests", n)
+		}
+		c := owner()
+		c.Confirmed = true
+		if r := w.send(a, c, cancelX1, agent.StatusBlocked, agent.ReasonBusy); r.Approval == nil || r.Approval.ID != p.ID {
+			t.Errorf("%+v", r)
+		}
+		time.Sleep(10 * time.Minute)
+		w.approval(a, p.ID, agent.ApprovalSent)
+		if n := len(w.changed()); n != 1 {
+			t.Errorf("%d turns", n)
+		}
+	})
+}
+
+// stepped is a Store after each of whose writes something happens.
+type stepped struct {
+	agent.Store
+	then *func()
+}
+
+func (s stepped) Update(ctx context.Context, fn func(agent.Tx) error) error {
+	err := s.Store.Update(ctx, fn)
+	if then := *s.then; then != nil {
+		then()
+	}
+	return err
+}
+
+func (w *world) openStepped(then *func()) *agent.Agent {
+	w.t.Helper()
+	store, err := sqlite.Open(filepath.Join(w.dir, "agent.db"))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { _ = store.Close() })
+	cfg := w.config
+	cfg.Dir, cfg.Store = w.dir, stepped{store, then}
+	cfg.Network = func(rules agent.URLRules, policy egress.Policy) agent.Egress { return &wire{w, rules, policy} }
+	a, err := agent.Open(cfg)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(a.Close)
+	return a
+}
+
+// AP-1, CV-16: who leaves takes their word back, though their turn took longer than a lease and
+// the disk is slow: nothing takes it up between the turn's end and the approval's.
+func TestLeftOnASlowDisk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.enrolled().Close()
+		var then func()
+		a := w.openStepped(&then)
+		p := w.ask(a, inAssistant("a"), cancelX1)
+		n, open := 0, false
+		w.intercept(provider, message, func(rw http.ResponseWriter, _ *http.Request) bool {
+			if n++; !open {
+				rw.Header().Set("Retry-After", "120")
+				rw.WriteHeader(429)
+			}
+			return !open
+		})
+		ctx, leave := context.WithCancel(t.Context())
+		defer leave()
+		var deciding sync.WaitGroup
+		deciding.Go(func() {
+			r, err := a.Decide(ctx, ops(), agent.Decision{ID: p.ID, Approve: true, Digest: p.Digest})
+			if err != nil || r.Status != agent.StatusCancelled || r.Approval == nil || r.Approval.State != agent.ApprovalPending {
+				t.Errorf("%+v, %v", r, err)
+			}
+		})
+		time.Sleep(210 * time.Second)
+		w.tend(w.open(), agent.Tending{Caller: owner()})
+		time.Sleep(10 * time.Second)
+		if n != 2 {
+			t.Errorf("%d requests", n)
+		}
+		open = true
+		then = func() { time.Sleep(3 * time.Second) }
+		leave()
+		deciding.Wait()
+		then = nil
+		time.Sleep(10 * time.Minute)
+		w.approval(a, p.ID, agent.ApprovalPending)
+		if n := len(w.changed()); n != 0 {
+			t.Errorf("%d turns", n)
+		}
+	})
+}
+
+// AP-1, CV-16: who leaves when another one has taken it up already is not told that it is
+// cancelled.
+func TestLeftAfterAnotherTookIt(t *testing.T) {
+	for _, introduced := range []time.Duration{0, 5 * time.Minute} { // how long the other takes
+		t.Run(introduced.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				a := w.enrolled()
+				p := w.ask(a, inAssistant("a"), cancelX1)
+				ctx, leave := context.WithCancel(t.Context())
+				defer leave()
+				first, slow := true, introduced
+				w.around(signerURL, "/pact/status", func(_ http.ResponseWriter, _ *http.Request, next func()) {
+					if first {
+						first = false
+						time.Sleep(4 * time.Minute)
+						leave()
+					}
+					next()
+				})
+				w.intercept(provider, message, func(http.ResponseWriter, *http.Request) bool {
+					time.Sleep(slow)
+					slow = 0
+					return false
+				})
+				time.Sleep(6 * time.Minute) // what is cached is old
+				w.tend(w.open(), agent.Tending{Caller: owner()})
+				r, err := a.Decide(ctx, ops(), agent.Decision{ID: p.ID, Approve: true, Digest: p.Digest})
+				want := agent.StatusBlocked
+				if introduced > 0 {
+					want = agent.StatusApprovalRequired
+				}
+				if err != nil || r.Status != want {
+					t.Errorf("%+v, %v", r, err)
+				}
+				time.Sleep(10 * time.Minute)
+				w.approval(a, p.ID, agent.ApprovalSent)
+				if n := len(w.changed()); n != 1 {
+					t.Errorf("%d turns", n)
+				}
+			})
+		})
+	}
+}
+
+// AP-1, AP-3: what is approved anew in the last moment of the operation that it was taken back
+// from stays approved, and is sent.
+func TestApprovedAnewAtTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.enrolled().Close()
+		var then func()
+		a := w.openStepped(&then)
+		b := w.open()
+		p := w.ask(a, inAssistant("a"), cancelX1)
+		n, anew := 0, false
+		w.around(provider, "/message:send", func(_ http.ResponseWriter, _ *http.Request, next func()) {
+			if next(); n == 0 {
+				w.takeBack("token ops")
+				then = func() {
+					v, err := b.Conversation(t.Context(), owner(), p.Conversation)
+					if !anew && err == nil && v.State == "awaiting_local_authority" { // what comes is the approval
+						anew = true
+						w.decide(b, owner(), p, true, agent.StatusDone, "")
+					}
+				}
+			}
+			n++
+		})
+		r := w.decide(a, ops(), p, true, agent.StatusApprovalRequired, agent.ReasonApprovalRequired)
+		if then = nil; !anew || !strings.Contains(r.Detail, "approved and is not sent yet") {
+			t.Errorf("approved anew %v: %+v", anew, r)
+		}
+		w.tend(b, agent.Tending{})
+		time.Sleep(time.Minute)
+		if v := w.approval(b, p.ID, agent.ApprovalSent); v.DecidedBy != "owner" || len(w.changed()) != 1 {
+			t.Errorf("%+v after %d turns", v, len(w.changed()))
+		}
+	})
+}
+
+// CV-16: of a message that went out and was not taken it is not told that it was not sent.
+func TestNotTakenIsNotUnsent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		a := w.enrolled()
+		ctx, leave := context.WithCancel(t.Context())
+		defer leave()
+		n := 0
+		w.intercept(provider, message, func(rw http.ResponseWriter, _ *http.Request) bool {
+			if n++; n == 2 {
+				leave()
+				rw.WriteHeader(401)
+			}
+			return n == 2
+		})
+		c := w.person()
+		c.Confirmed = true
+		r, err := a.Send(ctx, c, agent.SendRequest{Business: cardURL, Message: cancelX1.Message, Effect: "change"})
+		if err != nil || r.Status != agent.StatusCancelled || r.Detail != "nothing was carried out" || n != 2 {
+			t.Errorf("%+v, %v after %d requests", r, err, n)
+		}
+	})
+}
+
+// AP-1, AP-3, CV-15: so it is where the business is asked what became of a message: that stays of
+// unknown outcome, and who may give the word no more has it asked no more.
+func TestReconcileTakenBackWhileLimited(t *testing.T) {
+	for _, ended := range []bool{false, true} {
+		t.Run(fmt.Sprint(ended), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				a, sent, _ := lost(w, cancelTrip)
+				r, err := a.Reconcile(t.Context(), asked(), agent.ReconcileRequest{Conversation: sent.Conversation})
+				if err != nil || r.Approval == nil {
+					t.Fatalf("%+v, %v", r, err)
+				}
+				p := *r.Approval
+				n := 0
+				w.intercept(provider, message, func(rw http.ResponseWriter, _ *http.Request) bool {
+					if n++; n == 1 {
+						rw.Header().Set("Retry-After", "60")
+						rw.WriteHeader(429)
+					}
+					return n == 1
+				})
+				w.tend(w.open(), agent.Tending{Caller: owner()})
+				ctx, end := context.WithCancelCause(t.Context())
+				defer end(nil)
+				var deciding sync.WaitGroup
+				deciding.Go(func() {
+					r, err := a.Decide(ctx, ops(), agent.Decision{ID: p.ID, Approve: true, Digest: p.Digest})
+					if err != nil || r.Status != agent.StatusUnknown {
+						t.Errorf("%+v, %v", r, err)
+					}
+				})
+				time.Sleep(20 * time.Second)
+				if taken := w.takeBack("token ops"); taken != 1 {
+					t.Errorf("took back %d", taken)
+				}
+				if ended {
+					end(fmt.Errorf("the token is over: %w", agent.ErrStopping))
+				}
+				deciding.Wait()
+				time.Sleep(10 * time.Minute)
+				if v := w.approval(a, p.ID, agent.ApprovalPending); n != 1 || v.Reason != agent.ReasonApproverRevoked {
+					t.Errorf("%+v after %d requests", v, n)
+				}
+				w.decide(a, owner(), p, true, agent.StatusReplied, "")
+			})
+		})
+	}
+}
+
+// asked is who can be asked later.
+func asked() agent.Caller {
+	c := owner()
+	c.Human = agent.HumanOutOfBand
+	return c
+}
