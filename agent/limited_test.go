@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,17 +19,18 @@ import (
 
 // limited has the business limit requests (429) but for the first, which is the
 // introduction, until it is opened. n counts them.
-func (w *world) limited(after string) (n *int, open func()) {
-	n, closed := new(int), true
+func (w *world) limited(after string) (n *atomic.Int64, open func()) {
+	n = new(atomic.Int64)
+	var opened atomic.Bool
 	w.intercept(provider, message, func(rw http.ResponseWriter, _ *http.Request) bool {
-		if *n++; *n == 1 || !closed {
+		if n.Add(1) == 1 || opened.Load() {
 			return false
 		}
 		rw.Header().Set("Retry-After", after)
 		rw.WriteHeader(429)
 		return true
 	})
-	return n, func() { closed = false }
+	return n, func() { opened.Store(true) }
 }
 
 // AP-1, AP-3, CV-10: while the business limits requests what was approved is not sent: it can
@@ -56,8 +58,8 @@ func TestTakenBackWhileLimited(t *testing.T) {
 					})
 					time.Sleep(20 * time.Second)
 					b := w.open()
-					if v := w.approval(b, p.ID, agent.ApprovalApproved); *n != 2 || v.SentMessage != "" {
-						t.Errorf("after %d requests %+v", *n, v)
+					if v := w.approval(b, p.ID, agent.ApprovalApproved); n.Load() != 2 || v.SentMessage != "" {
+						t.Errorf("after %d requests %+v", n.Load(), v)
 					}
 					w.want(`SELECT state FROM messages WHERE data ->> 'Text' = 'Cancel booking X1'`, "prepared")
 					switch what {
@@ -131,8 +133,8 @@ func TestDiedWhileLimited(t *testing.T) {
 			}
 		})
 		time.Sleep(20 * time.Second)
-		if *n != 2 {
-			t.Errorf("%d requests", *n)
+		if n := n.Load(); n != 2 {
+			t.Errorf("%d requests", n)
 		}
 		w.dies()
 		b := w.open()
@@ -202,9 +204,9 @@ func TestConfirmedWhileTended(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		p := w.ask(a, inAssistant("a"), cancelX1)
-		n := 0
+		var n atomic.Int64
 		w.intercept(provider, message, func(http.ResponseWriter, *http.Request) bool {
-			if n++; n == 1 { // the introduction
+			if n.Add(1) == 1 { // the introduction
 				time.Sleep(90 * time.Second)
 			}
 			return false
@@ -215,7 +217,7 @@ func TestConfirmedWhileTended(t *testing.T) {
 		w.signer.set(func(s *signerStandIn) { s.fail = 0 })
 		w.tend(w.open(), agent.Tending{Caller: owner()})
 		time.Sleep(30 * time.Second)
-		if n != 1 {
+		if n := n.Load(); n != 1 {
 			t.Fatalf("%d requests", n)
 		}
 		c := owner()
@@ -234,18 +236,18 @@ func TestConfirmedWhileTended(t *testing.T) {
 // stepped is a Store after each of whose writes something happens.
 type stepped struct {
 	agent.Store
-	then *func()
+	then *atomic.Pointer[func()]
 }
 
 func (s stepped) Update(ctx context.Context, fn func(agent.Tx) error) error {
 	err := s.Store.Update(ctx, fn)
-	if then := *s.then; then != nil {
-		then()
+	if then := s.then.Load(); then != nil {
+		(*then)()
 	}
 	return err
 }
 
-func (w *world) openStepped(then *func()) *agent.Agent {
+func (w *world) openStepped(then *atomic.Pointer[func()]) *agent.Agent {
 	w.t.Helper()
 	store, err := sqlite.Open(filepath.Join(w.dir, "agent.db"))
 	if err != nil {
@@ -269,16 +271,17 @@ func TestLeftOnASlowDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.enrolled().Close()
-		var then func()
+		var then atomic.Pointer[func()]
 		a := w.openStepped(&then)
 		p := w.ask(a, inAssistant("a"), cancelX1)
-		n, open := 0, false
+		var n atomic.Int64
+		var open atomic.Bool
 		w.intercept(provider, message, func(rw http.ResponseWriter, _ *http.Request) bool {
-			if n++; !open {
+			if n.Add(1); !open.Load() {
 				rw.Header().Set("Retry-After", "120")
 				rw.WriteHeader(429)
 			}
-			return !open
+			return !open.Load()
 		})
 		ctx, leave := context.WithCancel(t.Context())
 		defer leave()
@@ -292,14 +295,15 @@ func TestLeftOnASlowDisk(t *testing.T) {
 		time.Sleep(210 * time.Second)
 		w.tend(w.open(), agent.Tending{Caller: owner()})
 		time.Sleep(10 * time.Second)
-		if n != 2 {
+		if n := n.Load(); n != 2 {
 			t.Errorf("%d requests", n)
 		}
-		open = true
-		then = func() { time.Sleep(3 * time.Second) }
+		open.Store(true)
+		slow := func() { time.Sleep(3 * time.Second) }
+		then.Store(&slow)
 		leave()
 		deciding.Wait()
-		then = nil
+		then.Store(nil)
 		time.Sleep(10 * time.Minute)
 		w.approval(a, p.ID, agent.ApprovalPending)
 		if n := len(w.changed()); n != 0 {
@@ -359,7 +363,7 @@ func TestApprovedAnewAtTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.enrolled().Close()
-		var then func()
+		var then atomic.Pointer[func()]
 		a := w.openStepped(&then)
 		b := w.open()
 		p := w.ask(a, inAssistant("a"), cancelX1)
@@ -367,18 +371,19 @@ func TestApprovedAnewAtTheEnd(t *testing.T) {
 		w.around(provider, "/message:send", func(_ http.ResponseWriter, _ *http.Request, next func()) {
 			if next(); n == 0 {
 				w.takeBack("token ops")
-				then = func() {
+				last := func() {
 					v, err := b.Conversation(t.Context(), owner(), p.Conversation)
 					if !anew && err == nil && v.State == "awaiting_local_authority" { // what comes is the approval
 						anew = true
 						w.decide(b, owner(), p, true, agent.StatusDone, "")
 					}
 				}
+				then.Store(&last)
 			}
 			n++
 		})
 		r := w.decide(a, ops(), p, true, agent.StatusApprovalRequired, agent.ReasonApprovalRequired)
-		if then = nil; !anew || !strings.Contains(r.Detail, "approved and is not sent yet") {
+		if then.Store(nil); !anew || !strings.Contains(r.Detail, "approved and is not sent yet") {
 			t.Errorf("approved anew %v: %+v", anew, r)
 		}
 		w.tend(b, agent.Tending{})

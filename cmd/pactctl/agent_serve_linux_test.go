@@ -5,9 +5,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -89,6 +92,19 @@ func TestServeSignals(t *testing.T) {
 	}
 }
 
+// stopped reports whether every thread of a process is.
+func stopped(t *testing.T, pid int) bool {
+	t.Helper()
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	if err != nil || len(threads) == 0 {
+		t.Fatalf("process %d: %v", pid, err)
+	}
+	return !slices.ContainsFunc(threads, func(path string) bool {
+		stat, err := os.ReadFile(path)
+		return err == nil && !strings.Contains(string(stat), ") T ")
+	})
+}
+
 // An agent that does not speak is told; a command does not hang on it, and does not go
 // past it either.
 func TestServeSilent(t *testing.T) {
@@ -98,6 +114,12 @@ func TestServeSilent(t *testing.T) {
 	p := startServing(ctx, t, b.profile)
 	if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
+	}
+	for !stopped(t, p.cmd.Process.Pid) { // a signal takes its time
+		if ctx.Err() != nil {
+			t.Fatal(ctx.Err())
+		}
+		runtime.Gosched()
 	}
 	long := dialTimeout
 	dialTimeout = 200 * time.Millisecond
