@@ -181,7 +181,7 @@ func TestWithheldIsReadOnce(t *testing.T) {
 		runtime.ReadMemStats(&before)
 		w.hide("b-1", text)
 		runtime.ReadMemStats(&after)
-		if each := (after.TotalAlloc - before.TotalAlloc) / length; each > 10000 { // some 200, more where the race detector counts along; 50,000 if each place were looked for by itself
+		if each := (after.TotalAlloc - before.TotalAlloc) / length; each > maxHidden {
 			t.Errorf("%q: %d bytes for each of the text", piece, each)
 		}
 	}
