@@ -22,10 +22,9 @@ image:
 	$(BUILDER) build -t $(IMAGE):$(or $(VERSION),dev) --build-arg VERSION=$(VERSION) \
 	  --build-arg REVISION=$$(git describe --always --abbrev=40 --exclude '*' --dirty) .
 
-# All tests, under the race detector, and what it cannot take without it.
+# All tests, under the race detector.
 test: servers
 	$(GO) test -race -timeout 30m ./...
-	$(GO) test -run 'TestFleetProperty' ./killswitch
 
 # Vault, Redis, Chromium and what checks chart and image, as far as they are not there.
 servers:

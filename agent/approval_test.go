@@ -4,10 +4,10 @@ import (
 	"context"
 	"strings"
 	"testing"
-	"testing/synctest"
 
 	"github.com/pactsigner/pactsigner/agent"
 	"github.com/pactsigner/pactsigner/agent/egress"
+	"github.com/pactsigner/pactsigner/internal/bubble"
 )
 
 // AP-1, AP-3, AP-5: a pre-confirmation covers the request as it was first
@@ -25,7 +25,7 @@ func TestPreConfirmationCoversTheRequestAlone(t *testing.T) {
 			func(r agent.ApprovalRequest) bool { return r.Effect == agent.EffectInspect && r.Exceeds }},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				for _, human := range []agent.HumanInput{agent.HumanInteractive, agent.HumanNone} {
 					w := newWorld(t)
 					a := w.enrolled()
@@ -79,7 +79,7 @@ func TestPreConfirmationCoversTheRequestAlone(t *testing.T) {
 
 // RD-4: a business's names are short and redacted where they are shown.
 func TestStepUpNamesAreShown(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		names := []string{strings.Repeat("x", 400000), "eyJhbGciOiJFUzI1NiJ9.eyJhIjoxfQ.AAAA"}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/pactsigner/pactsigner/agent"
 	"github.com/pactsigner/pactsigner/agent/egress"
+	"github.com/pactsigner/pactsigner/internal/bubble"
 )
 
 // inAssistant is a task of the owner that can ask nobody now.
@@ -81,7 +82,7 @@ func (w *world) changed() (out []turn) {
 // approves it on their surface exactly it is sent, once; the records say who asked,
 // who decided, and what was sent.
 func TestApprovedLater(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		p := w.ask(a, inAssistant("a"), cancelX1)
@@ -144,7 +145,7 @@ func bodyDigest(t *testing.T, id, text string) string {
 // the digest that they saw; what was denied is never sent, and of another principal's
 // nobody learns.
 func TestDecideIsTheOwners(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		p := w.ask(a, inAssistant("a"), cancelX1)
@@ -199,7 +200,7 @@ func errOf[T any](_ T, err error) error { return err }
 // AP-1: the same ask again is the same approval, of a task of its own; and there are at
 // most 20 of all tasks, but for the owner who is there to answer.
 func TestAsksAreCounted(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		p := w.ask(a, inAssistant("a"), cancelX1)
@@ -247,7 +248,7 @@ func TestAsksAreCounted(t *testing.T) {
 // AP-1, CV-16: nothing is sent that waited for its hour; what the owner approved and what
 // waits for them to sign in has as long again.
 func TestApprovalsExpire(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		p := w.ask(a, inAssistant("a"), cancelX1)
@@ -281,7 +282,7 @@ func TestApprovalsExpire(t *testing.T) {
 func TestQuestionExpires(t *testing.T) {
 	for _, late := range []bool{false, true} {
 		t.Run(fmt.Sprint(late), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				a := w.enrolled()
 				b := w.open()
@@ -329,7 +330,7 @@ func TestQuestionExpires(t *testing.T) {
 
 // AP-1: what was approved and could not be sent is over after its hour, and is not sent then.
 func TestApprovedExpires(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		p := w.ask(a, inAssistant("a"), cancelX1)
@@ -353,7 +354,7 @@ func TestApprovedExpires(t *testing.T) {
 // DA-13, RS-4: a task goes on with the conversations that it began and with no other; the
 // owner goes on with any.
 func TestConversationsOfTasks(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		look := func(c agent.Caller, in string, status agent.Status, reason string) string {
@@ -383,7 +384,7 @@ func TestConversationsOfTasks(t *testing.T) {
 // could be taken for it waits for theirs, and is sent once they gave it. They themselves
 // say what they want.
 func TestTaskConfirmsNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		says := func(text string) {
@@ -437,7 +438,7 @@ func TestTaskConfirmsNothing(t *testing.T) {
 // DA-13: tasks, however many are made up, have at most 20 sign-ins that wait; the owner is
 // not bound by that.
 func TestSignInsOfTasksAreCounted(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		for i := range 20 {
@@ -456,7 +457,7 @@ func TestSignInsOfTasksAreCounted(t *testing.T) {
 
 // DA-15: what a business says of itself is held to the sign-ins that wait when it is told.
 func TestWithholder(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		bob := owner()
@@ -489,7 +490,7 @@ func TestWithholder(t *testing.T) {
 // AP-1: a live question takes the place of the same ask that waits, so that the same is
 // never sent by both.
 func TestLiveQuestionReplaces(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		p := w.ask(a, owner(), cancelX1)
@@ -512,7 +513,7 @@ func TestDecidedElsewhere(t *testing.T) {
 	for _, yes := range []bool{true, false} {
 		for _, programs := range []int{1, 2} {
 			t.Run(fmt.Sprint(yes, programs), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
+				bubble.Test(t, func(t *testing.T) {
 					w := newWorld(t)
 					a := w.enrolled()
 					b := a
@@ -563,7 +564,7 @@ func TestDecidedElsewhere(t *testing.T) {
 // AP-1, AP-3: of many who decide at once, on whatever surface and in whatever program,
 // one sends.
 func TestDecidersAtOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		agents := []*agent.Agent{w.enrolled(), w.open()}
 		p := w.ask(agents[0], inAssistant("a"), cancelX1)
@@ -591,7 +592,7 @@ func TestDecidersAtOnce(t *testing.T) {
 // AP-3, CV-13, CV-12: a step-up after an approval is another operation: it takes an approval
 // of its own, of whatever program, and neither can be used for the other's message.
 func TestStepUpAfterApproval(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		w.biz.answer = func(u turn) (int, any) {
@@ -624,7 +625,7 @@ func TestStepUpAfterApproval(t *testing.T) {
 // AP-3, AD-9: where the token that came can do more than was approved, that is another
 // question; the first approval is over.
 func TestTokenExceedsTheApproval(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		p := w.ask(a, inAssistant("a"), agent.SendRequest{Message: "Cancel booking X1", Effect: "change", Scopes: []string{"trips:cancel"}})
@@ -655,7 +656,7 @@ func TestTokenExceedsTheApproval(t *testing.T) {
 func TestApprovedWaitsForTheSignIn(t *testing.T) {
 	for _, end := range []string{"goes on", "denied"} {
 		t.Run(end, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				a := w.enrolled()
 				req := agent.SendRequest{Message: "Cancel booking X1", Effect: "change", Scopes: []string{"trips:cancel"}}
@@ -713,7 +714,7 @@ func TestWithdrawn(t *testing.T) {
 		"gave up at the question": {agent.ErrAborted, false, agent.ApprovalWithdrawn, agent.StatusCancelled, "cancelled"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				a := w.enrolled()
 				ctx, leave := context.WithCancelCause(t.Context())
@@ -763,7 +764,7 @@ func TestWithdrawn(t *testing.T) {
 
 // AP-1, RS-3: the question of a program that died can be decided in another one, at once.
 func TestQuestionOfADeadProgram(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		asked, died := make(chan agent.ApprovalRequest), make(chan struct{})
@@ -795,7 +796,7 @@ func TestQuestionOfADeadProgram(t *testing.T) {
 // AP-1, CV-14, CV-15: asking what became of a change takes the owner's word, which can be
 // had later; it is the same message, and the word is used once.
 func TestReconcileByApproval(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := granted(w, 55*time.Minute, "trips:cancel")
 		lost := true
@@ -866,7 +867,7 @@ func TestApprovalGoesThroughTheGates(t *testing.T) {
 		}, agent.StatusUnsupported, agent.ReasonCardChanged},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				a := w.enrolled()
 				p := w.ask(a, inAssistant("a"), cancelX1)
@@ -886,7 +887,7 @@ func TestApprovalGoesThroughTheGates(t *testing.T) {
 // SG-12, RS-5: what a task asked for under a network profile of its own is not sent under
 // another; where its program waits for the word, it goes on there.
 func TestApprovalKeepsItsNetwork(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		c := inTask("t-1", "work")
@@ -917,7 +918,7 @@ func TestApprovalKeepsItsNetwork(t *testing.T) {
 // AP-5: what is confirmed on the command line is not waiting for the owner elsewhere any
 // more: else they might approve it a second time.
 func TestConfirmedInstead(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		p := w.ask(a, inAssistant("a"), cancelX1)
@@ -939,7 +940,7 @@ func TestConfirmedInstead(t *testing.T) {
 // DA-17, CV-1: what is confirmed elsewhere leaves a conversation that waits for a sign-in
 // waiting, while the sign-in waits.
 func TestConfirmedInsteadLeavesTheSignIn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		req := agent.SendRequest{Message: "Cancel booking X1", Effect: "change", Scopes: []string{"trips:cancel"}}
@@ -964,7 +965,7 @@ func TestConfirmedInsteadLeavesTheSignIn(t *testing.T) {
 
 // AP-1: a question's time is over also if the clock is set back meanwhile.
 func TestQuestionEndsThoughTheClockIsSetBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		var back atomic.Int64
 		w.config.Now = func() time.Time { return time.Now().Add(-time.Duration(back.Load())) }
@@ -986,7 +987,7 @@ func TestQuestionEndsThoughTheClockIsSetBack(t *testing.T) {
 // AP-1, CV-11: a context that the business closed is not the owner's matter: the same message
 // goes out in a fresh one, under the same approval.
 func TestApprovalOutlivesAContext(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		closed := 0
@@ -1012,7 +1013,7 @@ func TestApprovalOutlivesAContext(t *testing.T) {
 // DA-15, RD-4, CV-8: a business knows its sign-ins' links and codes, and can not hand them to
 // who reads its words.
 func TestSignInSecretsAreWithheld(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		w.biz.set(func(b *business) { b.device["device_code"] = "plain-device-code-of-no-shape" })
@@ -1109,7 +1110,7 @@ func sha(b []byte) string {
 func TestApprovedIsTended(t *testing.T) {
 	for _, allowed := range []bool{true, false} {
 		t.Run(fmt.Sprint(allowed), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				a := w.enrolled()
 				p := w.ask(a, inAssistant("a"), agent.SendRequest{Message: "Cancel booking X1", Effect: "change", Scopes: []string{"trips:cancel"}})
@@ -1145,7 +1146,7 @@ func TestApprovedIsTended(t *testing.T) {
 
 // AP-1, EV-7, GR-9: the records say who did what.
 func TestActorsAreRecorded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := granted(w, 55*time.Minute, "trips:cancel")
 		w.biz.set(func(b *business) { b.receipt = func(_, envelope map[string]any) { envelope["none"] = true } })
@@ -1211,7 +1212,7 @@ func TestActorsAreRecorded(t *testing.T) {
 // unknown, and nobody to have cancelled it.
 func TestStoppedWithoutAReply(t *testing.T) {
 	for cause, reason := range map[error]string{agent.ErrStopping: agent.ReasonInterrupted, context.Canceled: agent.ReasonUserCancelled} {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			w := newWorld(t)
 			a := granted(w, 55*time.Minute, "trips:cancel")
 			w.biz.set(func(b *business) {
@@ -1235,7 +1236,7 @@ func TestStoppedWithoutAReply(t *testing.T) {
 // AP-1, PO-7: what the owner takes back while they are asked to sign in is not sent, and the
 // business does not even hear of it.
 func TestTakenBackAtTheSignIn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		p := w.ask(a, inAssistant("a"), agent.SendRequest{Message: "Cancel booking X1", Effect: "change", Scopes: []string{"trips:cancel"}})

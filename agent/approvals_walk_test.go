@@ -12,7 +12,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"pgregory.net/rapid"
@@ -20,6 +19,7 @@ import (
 	"github.com/pactsigner/pactsigner/agent"
 	"github.com/pactsigner/pactsigner/agent/egress"
 	"github.com/pactsigner/pactsigner/agent/sqlite"
+	"github.com/pactsigner/pactsigner/internal/bubble"
 )
 
 // What the owner, the tasks and time do to approvals.
@@ -590,7 +590,7 @@ func TestApprovalWalk(t *testing.T) {
 			return
 		}
 		broken := ""
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			m := newApprovalWalk(t)
 			for i, s := range taken {
 				if broken = m.take(s); broken != "" {

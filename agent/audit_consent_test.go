@@ -12,6 +12,7 @@ import (
 
 	"github.com/pactsigner/pactsigner/agent"
 	"github.com/pactsigner/pactsigner/agent/egress"
+	"github.com/pactsigner/pactsigner/internal/bubble"
 )
 
 const signInSecrets = `SELECT COUNT(*) FROM secrets WHERE id LIKE 'signin-%'`
@@ -52,7 +53,7 @@ func TestConsentStartErrors(t *testing.T) {
 		}, agent.StatusUnsupported, agent.ReasonNotDelegated, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				a := w.enrolled()
 				c.prepare(w)
@@ -71,7 +72,7 @@ func TestConsentStartErrors(t *testing.T) {
 
 // DA-1: at least one permission, and of the card.
 func TestConsentNeedsScopesOfTheCard(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		for reason, scopes := range map[string][]string{
@@ -91,7 +92,7 @@ func TestConsentNeedsScopesOfTheCard(t *testing.T) {
 // DA-3: a purpose of 500 characters, and no longer one.
 func TestPurposeLength(t *testing.T) {
 	for n, reason := range map[int]string{500: "", 501: agent.ReasonInvalidInput} {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			w := newWorld(t)
 			a := w.enrolled()
 			r, err := a.Authorize(t.Context(), w.person(), agent.AuthorizeRequest{Business: cardURL, Scopes: []string{"trips:read"}, Purpose: strings.Repeat("ä", n)})
@@ -135,7 +136,7 @@ func TestPollingMore(t *testing.T) {
 		"shorter than an interval": {5, 4, nil, "", 0, agent.ReasonConsentExpired},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				a := w.enrolled()
 				w.biz.device["interval"], w.biz.device["expires_in"] = c.interval, c.expires
@@ -161,7 +162,7 @@ func TestPollingMore(t *testing.T) {
 
 // DA-7: a sign-in that is taken up after its deadline is polled no more.
 func TestNoPollAfterTheDeadline(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		r := w.send(a, owner(), readTrips, agent.StatusNeedsUserAction, agent.ReasonSignInPending)
@@ -198,7 +199,7 @@ func TestCodesAreDeleted(t *testing.T) {
 		},
 	} {
 		t.Run(state, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				a := w.enrolled()
 				done := make(chan agent.Result, 1)
@@ -233,7 +234,7 @@ func TestCodesAreDeleted(t *testing.T) {
 // DA-14: the link is for the owner: nobody else is shown it, whatever they can
 // show, nor is anybody once it is over.
 func TestLinkIsForTheOwner(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		r := w.send(a, owner(), readTrips, agent.StatusNeedsUserAction, agent.ReasonSignInPending)
@@ -273,7 +274,7 @@ func TestLinkIsForTheOwner(t *testing.T) {
 // DA-15, RD-1, RD-4, SG-14: nothing that a call returns or tells of holds a link, a
 // code, a token or the user's id at the business.
 func TestNoSecretInAnyView(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		var seen strings.Builder
@@ -338,7 +339,7 @@ func TestNoSecretInAnyView(t *testing.T) {
 // DA-19: an authorization server may leave the complete link out, choose an
 // interval of 3, and skip its page.
 func TestWhatAServerMayLeaveOut(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		delete(w.biz.device, "verification_uri_complete")
@@ -360,7 +361,7 @@ func TestWhatAServerMayLeaveOut(t *testing.T) {
 
 // DA-11: what a token must say to be kept, each claim missing and of another kind.
 func TestGrantedTokenClaims(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		for _, claim := range []string{"aud", "client_id", "iss", "sub", "grant_id", "iat", "exp", "scope"} {

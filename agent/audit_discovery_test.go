@@ -8,13 +8,13 @@ import (
 	"net/url"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/go-jose/go-jose/v4"
 
 	"github.com/pactsigner/pactsigner/agent"
 	"github.com/pactsigner/pactsigner/agent/egress"
+	"github.com/pactsigner/pactsigner/internal/bubble"
 	"github.com/pactsigner/pactsigner/jwks"
 )
 
@@ -42,7 +42,7 @@ func TestDiscoverInput(t *testing.T) {
 		{agent.DiscoverRequest{Domain: "shop.example", CardURL: long(100)}, ""},
 		{agent.DiscoverRequest{}, ""},
 	} {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			w := newWorld(t)
 			_, err := w.enrolled().Discover(t.Context(), owner(), c.req)
 			asked := ""
@@ -58,7 +58,7 @@ func TestDiscoverInput(t *testing.T) {
 
 // DI-3: an unsupported card is not used from the store, and a forced fetch is one.
 func TestCachedCard(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		discover := func(refresh bool, n int) {
@@ -155,7 +155,7 @@ func TestBrokenFetchEndsNothing(t *testing.T) {
 		"dropped":   func(http.ResponseWriter, *http.Request) bool { panic(http.ErrAbortHandler) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				a := granted(w, 30*time.Minute, "trips:read")
 				broken := true
@@ -176,7 +176,7 @@ func TestBrokenFetchEndsNothing(t *testing.T) {
 
 // DI-10: of an unsupported card the texts are kept, and nothing else.
 func TestUnsupportedBusiness(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		w.biz.card["supportedInterfaces"] = []any{}
@@ -194,7 +194,7 @@ func TestUnsupportedBusiness(t *testing.T) {
 
 // DI-12, PO-1, PO-2: nothing is looked up while PACT is switched off.
 func TestNoDiscoveryWhileDisabled(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		if err := a.SetPreference(t.Context(), owner(), agent.DisabledPACT); err != nil {
@@ -211,7 +211,7 @@ func TestNoDiscoveryWhileDisabled(t *testing.T) {
 
 // PO-2: a preference that was never chosen is as disabled.
 func TestUnsetPreference(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.enrolled()
 		w.edit(`UPDATE settings SET data = CAST(json_set(CAST(data AS TEXT), '$.Preference', '') AS BLOB)`)
@@ -235,7 +235,7 @@ func TestBadMetadataLeavesTheRecord(t *testing.T) {
 		"dropped":  func(http.ResponseWriter, *http.Request) bool { panic(http.ErrAbortHandler) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				a := w.enrolled()
 				if err := second(a.Discover(t.Context(), owner(), agent.ParseBusiness(cardURL))); err != nil {
@@ -279,7 +279,7 @@ func TestDelegationOrigin(t *testing.T) {
 
 // MD-5, DA-14, S18-1: a login page on another site is shown, and flagged as one.
 func TestForeignLoginPage(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		w.biz.device["verification_uri"] = "https://id.bank.example.net/d"
@@ -358,7 +358,7 @@ func TestKeySetsKept(t *testing.T) {
 // MD-7, EV-2: receipts of a key that is not there make one fetch in 30 s, however
 // many there are.
 func TestUnknownKeysAreLookedForRarely(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := granted(w, 50*time.Minute, "trips:read")
 		other := newKey(t)
@@ -393,7 +393,7 @@ func TestUnsafeLinks(t *testing.T) {
 			links = append(links, [2]string{field, link})
 		}
 	}
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		for _, l := range links {
@@ -415,7 +415,7 @@ func TestLoopbackLinkInDevelopment(t *testing.T) {
 	for link, good := range map[string]bool{
 		"https://127.0.0.1:8443/d": true, "http://localhost:8443/d": true, "http://login.air.example.com/d": false, "https://192.168.0.1/d": false,
 	} {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			w := newWorld(t)
 			w.config.Development = true
 			a := w.enrolled()
@@ -433,7 +433,7 @@ func TestLoopbackLinkInDevelopment(t *testing.T) {
 // tokens are for it as the card states it.
 func TestInterfaceWithASlash(t *testing.T) {
 	for claim, good := range map[string]bool{iface + "/": true, iface: false} {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			w := newWorld(t)
 			a := w.enrolled()
 			w.biz.card["supportedInterfaces"].([]any)[0].(map[string]any)["url"] = iface + "/"
@@ -453,7 +453,7 @@ func TestInterfaceWithASlash(t *testing.T) {
 
 // TR-5: what the requests of a whole delegated turn carry.
 func TestRequestHeaders(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		w.send(a, w.person(), readTrips, agent.StatusReplied, "")
@@ -490,7 +490,7 @@ func TestRequestHeaders(t *testing.T) {
 func TestAbortReachesEveryCall(t *testing.T) {
 	for _, purpose := range []egress.Purpose{egress.Card, egress.Metadata, egress.DeviceAuthorization, egress.Message, egress.Signer} {
 		t.Run(string(purpose), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				w.enrolled()
 				w.enrolled() // its status is of another agent
@@ -532,7 +532,7 @@ func TestAbortReachesEveryCall(t *testing.T) {
 
 // TR-7, CV-10, DA-6: a date in Retry-After is obeyed as seconds are.
 func TestRetryAfterDate(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		w.biz.answer = func(u turn) (int, any) {

@@ -5,11 +5,11 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/pactsigner/pactsigner/agent"
 	"github.com/pactsigner/pactsigner/agent/egress"
+	"github.com/pactsigner/pactsigner/internal/bubble"
 )
 
 const grantSecrets = `SELECT COUNT(*) FROM secrets WHERE id LIKE 'grant-%'`
@@ -43,7 +43,7 @@ func states(t *testing.T, a *agent.Agent) map[string]string {
 
 // GR-1: an account is known by a hash that only this profile can make.
 func TestAccountHash(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		const account = `SELECT json_extract(CAST(data AS TEXT), '$.Account') FROM grants ORDER BY created LIMIT 1`
 		var hashes []string
 		for range 2 {
@@ -65,7 +65,7 @@ func TestAccountHash(t *testing.T) {
 // GR-1, GR-3: a grant of another interface, issuer or subject binding is none.
 func TestGrantKey(t *testing.T) {
 	for _, field := range []string{"Binding", "InterfaceURL", "ASIssuer"} {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			w := newWorld(t)
 			a := granted(w, 50*time.Minute, "trips:read")
 			w.edit(`UPDATE grants SET data = CAST(json_set(CAST(data AS TEXT), '$.` + field + `', 'https://another.example.com') AS BLOB)`)
@@ -79,7 +79,7 @@ func TestGrantKey(t *testing.T) {
 
 // GR-2: a grant is good for 30 days, and not a second longer.
 func TestGrantLife(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.biz.tokenLife = 60 * 24 * time.Hour
 		a := w.enrolled()
@@ -99,7 +99,7 @@ func TestGrantLife(t *testing.T) {
 
 // GR-3: of grants with as many permissions the newest is used.
 func TestNewestGrantOnATie(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		w.grantFor(a, "cust-1", "trips:read", "trips:history")
@@ -118,7 +118,7 @@ func TestNewestGrantOnATie(t *testing.T) {
 // GR-4: of its account a new grant ends what it covers, tokens included; another
 // account's grant and one that it does not cover stay.
 func TestSuperseding(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		// Another account's, of what the new one covers: out of sight while the others
@@ -147,7 +147,7 @@ func TestSuperseding(t *testing.T) {
 
 // GR-6: a grant without refresh token is used to its end, and is expired then.
 func TestNoRefreshToken(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.biz.noRefresh = true
 		a := granted(w, time.Second, "trips:read")
@@ -163,7 +163,7 @@ func TestNoRefreshToken(t *testing.T) {
 // GR-8: a refused token ends its grant, and no other grant is tried for the
 // message, though one would cover it.
 func TestNoOtherGrantIsTried(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		wide := w.grantFor(a, "cust-1", "trips:read", "trips:history")
@@ -194,7 +194,7 @@ func TestFailedRevocation(t *testing.T) {
 		"dropped": func(http.ResponseWriter, *http.Request) bool { panic(http.ErrAbortHandler) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				w.biz.metadata["revocation_endpoint"] = oauthBase + "/revoke"
 				a := granted(w, 50*time.Minute, "trips:read")
@@ -239,7 +239,7 @@ func TestGrantEndings(t *testing.T) {
 		"a newer grant": {func(w *world, a *agent.Agent) { w.grantFor(a, "cust-1", "trips:read", "trips:history") }, "superseded " + agent.ReasonNewerGrant, "1"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				a := granted(w, 50*time.Minute, "trips:read")
 				id := onlyGrant(t, a).ID
@@ -257,7 +257,7 @@ func TestGrantEndings(t *testing.T) {
 // GR-7, PO-5: what a refresh brings is covered anew before the turn, and the
 // narrower set is the one on record.
 func TestRefreshSetIsTheStoredOne(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := granted(w, 60*time.Second, "trips:history", "trips:read")
 		w.biz.set(func(b *business) { b.scopes = []string{"trips:read"} })

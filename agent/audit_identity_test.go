@@ -8,16 +8,16 @@ import (
 	"reflect"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/pactsigner/pactsigner/agent"
 	"github.com/pactsigner/pactsigner/agent/egress"
+	"github.com/pactsigner/pactsigner/internal/bubble"
 )
 
 // ID-1, UR-2: a development identity counts only in development mode.
 func TestDevelopmentIdentityCountsOnlyThere(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		const local = "http://127.0.0.1:8787"
 		w.hosts[local] = w.signer
@@ -41,7 +41,7 @@ func TestDevelopmentIdentityCountsOnlyThere(t *testing.T) {
 
 // ID-1: a real signer that is broken is replaced by nothing.
 func TestNoFallbackForABrokenSigner(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.config.Development = true
 		const local = "http://127.0.0.1:8787"
@@ -70,7 +70,7 @@ func TestConfiguredIssuerIsAnOrigin(t *testing.T) {
 		"https://pa.example.com:8443": agent.ReasonIssuerMismatch, "http://pa.example.com": agent.ReasonIssuerMismatch,
 		"pa.example.com": agent.ReasonInvalidInput, "/": agent.ReasonInvalidInput,
 	} {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			v, err := newWorld(t).open().Enroll(t.Context(), owner(), agent.EnrollRequest{SignerURL: signerURL + "///", Issuer: issuer})
 			if agent.ReasonOf(err) != reason || err == nil && (v.Issuer != signerURL || v.SignerURL != signerURL) {
 				t.Errorf("%s: %+v, %v; want %q", issuer, v, err, reason)
@@ -82,7 +82,7 @@ func TestConfiguredIssuerIsAnOrigin(t *testing.T) {
 // ID-3, GR-1: another issuer is another subject binding, under which no grant of
 // the first counts; back at the first everything is as it was.
 func TestOneBindingForEachIssuer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		const second = "https://second.example.com"
 		s := newSigner(t)
@@ -113,7 +113,7 @@ func TestOneBindingForEachIssuer(t *testing.T) {
 // ID-4, SG-8: a new subject is another revision of the binding, and no token of
 // the old one is used again.
 func TestNewSubjectMovesTheBinding(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		w.send(a, owner(), agent.SendRequest{Message: "Show"}, agent.StatusReplied, "")
@@ -137,7 +137,7 @@ func TestNewSubjectMovesTheBinding(t *testing.T) {
 
 // ID-6: a signer that states no subject makes no identity, then and later.
 func TestNoSubject(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		w.signer.set(func(s *signerStandIn) { s.subject = "" })
@@ -170,7 +170,7 @@ func callerMethods(t *testing.T, a *agent.Agent, c agent.Caller, do func(name st
 
 // ID-7: no call has a principal by default.
 func TestEveryCallNamesItsPrincipal(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		before, n := len(w.requests), 0
@@ -187,7 +187,7 @@ func TestEveryCallNamesItsPrincipal(t *testing.T) {
 
 // ID-7: what belongs to one principal is not there for another, by any id.
 func TestNothingOfAnotherPrincipal(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		w.biz.set(func(b *business) { b.receipt = func(_, e map[string]any) { e["none"] = true } })
@@ -256,7 +256,7 @@ func second[T any](_ T, err error) error { return err }
 
 // PR-1: nothing that a business says is an audience.
 func TestAudienceIsNoBusinessesWord(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		w.biz.card["audience"], w.biz.metadata["audience"], w.biz.metadata["resource"] = "aud-evil", "aud-evil", "aud-evil"
@@ -286,7 +286,7 @@ func TestAudienceIsNoBusinessesWord(t *testing.T) {
 
 // PR-2: the limits at their edges.
 func TestProviderLimits(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		add := func(n int, audience, label, reason string) {
@@ -315,7 +315,7 @@ func TestProviderLimits(t *testing.T) {
 // PR-2: what the signer lists is held to the same: trimmed, not overlong, one for
 // an origin.
 func TestRegisteredAudiences(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.intercept(signerURL, "/pact/status", func(rw http.ResponseWriter, _ *http.Request) bool {
 			respond(rw, 200, `{"issuer":"`+signerURL+`","subject":"pa_alice","disabled":false,"audiences":{
@@ -344,7 +344,7 @@ func TestRegisteredAudiences(t *testing.T) {
 
 // PR-3: each state with its reason.
 func TestProviderReadiness(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.open()
 		if err := second(a.AddProvider(t.Context(), owner(), provider, "aud-mine", "")); err != nil {
@@ -376,7 +376,7 @@ const configRevision = `SELECT json_extract(CAST(data AS TEXT), '$.ConfigRevisio
 
 // PR-4: another audience or issuer is another revision, and the same one is not.
 func TestConfigRevision(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		for i, change := range []func(){
@@ -404,7 +404,7 @@ func TestConfigRevision(t *testing.T) {
 // the next poll, and is sent no refresh token.
 func TestReadinessIsAskedAtEachPollAndRefresh(t *testing.T) {
 	lose := func(w *world) { w.signer.set(func(s *signerStandIn) { clear(s.audiences) }) }
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		c := patient(w)
@@ -415,7 +415,7 @@ func TestReadinessIsAskedAtEachPollAndRefresh(t *testing.T) {
 			t.Errorf("%d polls", n)
 		}
 	})
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := granted(w, 30*time.Second, "trips:read")
 		lose(w)

@@ -12,11 +12,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/pactsigner/pactsigner/agent"
 	"github.com/pactsigner/pactsigner/agent/egress"
+	"github.com/pactsigner/pactsigner/internal/bubble"
 )
 
 // memberNames are the names of a JSON object, sorted.
@@ -57,7 +57,7 @@ func claimsOf(t *testing.T, compact string) map[string]any {
 
 // SG-1, SG-2, SG-3: what a call of the signer says, and nothing else.
 func TestSignerCalls(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		w.send(a, owner(), agent.SendRequest{Message: "Show"}, agent.StatusReplied, "")
@@ -103,7 +103,7 @@ func TestSignerCalls(t *testing.T) {
 // SG-3: a credential has 16 to 4096 characters, and no other is tried.
 func TestCredentialLength(t *testing.T) {
 	for n, good := range map[int]bool{15: false, 16: true, 4096: true, 4097: false} {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			w := newWorld(t)
 			w.signer.credential = strings.Repeat("c", n)
 			_, err := w.open().Enroll(t.Context(), owner(), agent.EnrollRequest{SignerURL: signerURL, Credential: agent.Secret(w.signer.credential)})
@@ -119,7 +119,7 @@ func TestCredentialLength(t *testing.T) {
 func TestChangedSignerOrIssuer(t *testing.T) {
 	const evil = "https://evil.example.net"
 	for _, field := range []string{"SignerURL", "Issuer"} {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			w := newWorld(t)
 			w.hosts[evil] = w.signer
 			w.signer.credential = "credential-0123456789"
@@ -159,7 +159,7 @@ func TestSignerAnswers(t *testing.T) {
 		{500, ``, agent.ReasonSignerUnavailable},
 		{503, `{"error":"unavailable"}`, agent.ReasonSignerUnavailable},
 	}
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		var now answer
@@ -179,7 +179,7 @@ func TestSignerAnswers(t *testing.T) {
 
 // SG-7: a token of 300 s is used until it is 240 s old, though 60 s are left then.
 func TestTokenReuseByAge(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.signer.change = func(c, _ map[string]any) { c["exp"] = c["iat"].(int64) + 300 }
 		a := w.enrolled()
@@ -200,7 +200,7 @@ func TestTokenReuseByAge(t *testing.T) {
 // SG-7, ID-8, PR-1: a token is for one provider's audience: it is never shown to
 // another, whichever was asked for first.
 func TestTokensByAudience(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		other := w.other()
 		a := w.enrolled()
@@ -242,7 +242,7 @@ func TestWholeTokenCacheIsCleared(t *testing.T) {
 		"nothing": func(*world, *agent.Agent) {},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				other := w.other()
 				a := w.enrolled()
@@ -260,7 +260,7 @@ func TestWholeTokenCacheIsCleared(t *testing.T) {
 
 // SG-10: only a success is kept: a signer that is back is asked at once.
 func TestFailedStatusIsNotKept(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		w.signer.set(func(s *signerStandIn) { s.fail = 503 })
@@ -279,7 +279,7 @@ func TestFailedStatusIsNotKept(t *testing.T) {
 
 // SG-14: no device key lies in the clear, and no view tells it.
 func TestDeviceKeyIsEncrypted(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		s, err := a.Status(t.Context(), owner())

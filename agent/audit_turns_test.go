@@ -10,20 +10,20 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/google/uuid"
 
 	"github.com/pactsigner/pactsigner/agent"
 	"github.com/pactsigner/pactsigner/agent/egress"
+	"github.com/pactsigner/pactsigner/internal/bubble"
 )
 
 // CV-8, RD-4: what a model may see: 8000 characters of a reply, the last 20 turns,
 // redacted and marked untrusted. 20,000 characters are kept.
 func TestTranscriptForAModel(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		long := map[int]int{0: 30000, 1: 20001, 2: 20000, 21: 8001, 22: 8000}
@@ -78,7 +78,7 @@ func TestTranscriptForAModel(t *testing.T) {
 
 // CV-8, EV-1: a turn without reply has none, and an introduction is no turn.
 func TestTranscriptOfAChange(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		r := w.send(a, w.person(), cancelTrip, agent.StatusReplied, "")
@@ -101,7 +101,7 @@ func TestTranscriptOfAChange(t *testing.T) {
 // sent under and a lease of three minutes are on disk; the lease is renewed at each
 // attempt and wait.
 func TestWhatIsOnDiskBeforeTheWire(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := granted(w, 50*time.Minute, "trips:cancel")
 		field := func(name string) string {
@@ -166,7 +166,7 @@ func onlyGrantID(w *world) string { return w.value(`SELECT id FROM grants`) }
 // CV-6: what is not an inspection, an unknown effect too, is introduced first, once
 // for a context; an inspection is not.
 func TestIntroductions(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		r := w.send(a, w.person(), agent.SendRequest{Message: "My booking"}, agent.StatusReplied, "")
@@ -192,7 +192,7 @@ func TestIntroductions(t *testing.T) {
 // CV-7: a reply without contextId is tolerated and changes nothing; one of another
 // context is of unknown outcome.
 func TestReplyContexts(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		given := []any{"ctx-a", nil, "ctx-b", "ctx-a"}
@@ -232,7 +232,7 @@ func TestReplyContexts(t *testing.T) {
 // was carried out, so nothing is blocked.
 func TestRateLimitIsNotExecuted(t *testing.T) {
 	for refusals, status := range map[int]agent.Status{3: agent.StatusReplied, 4: agent.StatusFailed} {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			w := newWorld(t)
 			a := w.enrolled()
 			n := 0
@@ -260,7 +260,7 @@ func TestRateLimitIsNotExecuted(t *testing.T) {
 // CV-9, CV-12: a reply that comes at the last of the five waits is one; the message
 // goes with the same id each time.
 func TestReplyAtTheLastWait(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		w.biz.answer = func(u turn) (int, any) {
@@ -285,7 +285,7 @@ func TestReplyAtTheLastWait(t *testing.T) {
 func TestNothingSent(t *testing.T) {
 	for _, code := range []egress.Code{egress.PolicyDenied, egress.InvalidURL, egress.DestinationRefused} {
 		for _, text := range []string{"Show my trips", "Cancel booking X1"} {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				w.enrolled()
 				broken := true
@@ -315,7 +315,7 @@ func TestNoCredentials(t *testing.T) {
 		"no delegation token": func(w *world) { w.edit(`DELETE FROM secrets WHERE id LIKE 'grant-%'`) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				a := granted(w, 50*time.Minute, "trips:cancel")
 				c := w.person()
@@ -339,7 +339,7 @@ func TestNoCredentials(t *testing.T) {
 // CV-12: what may have been carried out says so to the owner.
 func TestUnknownOutcomeIsExplained(t *testing.T) {
 	for _, answer := range []any{nil, "<html>", map[string]any{"x": 1}} {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			w := newWorld(t)
 			a := w.enrolled()
 			w.biz.answer = func(u turn) (int, any) {
@@ -363,7 +363,7 @@ func TestUnknownOutcomeIsExplained(t *testing.T) {
 // CV-13: the missing permissions make another message of it: a new id, the same
 // context, the union of the scopes, admitted anew.
 func TestStepUpIsAdmittedAnew(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := granted(w, 50*time.Minute, "trips:read")
 		w.biz.answer = func(u turn) (int, any) {
@@ -386,7 +386,7 @@ func TestStepUpIsAdmittedAnew(t *testing.T) {
 		}
 	})
 	// With the union beyond 20 scopes it is admitted no more (AD-4).
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		var many []string
@@ -409,7 +409,7 @@ func TestCancelledBeforeSending(t *testing.T) {
 		"while the card is fetched": agent.EventDiscovering, "while the owner is asked": agent.EventApproval, "right before": agent.EventSending,
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				a := w.enrolled()
 				r0 := w.send(a, owner(), agent.SendRequest{Message: "Show"}, agent.StatusReplied, "")
@@ -442,7 +442,7 @@ func TestCancelledBeforeSending(t *testing.T) {
 
 // CV-1: whatever happens, what is on record is in a state that there is.
 func TestStatesOnRecord(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		answers := []func(u turn) (int, any){
@@ -474,7 +474,7 @@ func TestStatesOnRecord(t *testing.T) {
 
 // AD-1: the order of admission, each against the next.
 func TestAdmissionOrder(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		bot := w.person()
@@ -506,7 +506,7 @@ func TestAdmissionOrder(t *testing.T) {
 // AD-2: each origin that is not the owner's is refused, to ask for permissions as
 // well, and the unknown one too.
 func TestOnlyTheOwnerSends(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := granted(w, 50*time.Minute, "trips:read")
 		for _, origin := range []agent.CallerOrigin{agent.OriginSubAgent, agent.OriginBot, agent.OriginGateway, agent.OriginAutomation, "", "OWNER"} {
@@ -526,7 +526,7 @@ func TestOnlyTheOwnerSends(t *testing.T) {
 
 // AP-5, AP-1: a task has no pre-confirmation: its owner is asked, or nothing is sent.
 func TestTaskIsNotPreConfirmed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		c := agent.TaskCaller(alice, &agent.Task{ID: "t-1", Source: agent.SourceOwner, Mode: agent.ModeAct, Human: agent.HumanInteractive}, anywhere("work"))
@@ -545,7 +545,7 @@ func TestTaskIsNotPreConfirmed(t *testing.T) {
 // a token that cannot is not.
 func TestTokenThatExceeds(t *testing.T) {
 	for scope, asks := range map[string]int{"trips:cancel": 1, "trips:history": 0} {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			w := newWorld(t)
 			a := granted(w, 50*time.Minute, "trips:read", scope)
 			asked := 0
@@ -567,7 +567,7 @@ func TestTokenThatExceeds(t *testing.T) {
 
 // AD-8, DI-6: a permission is classed by what its card says now.
 func TestScopeClassFollowsTheCard(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := granted(w, 50*time.Minute, "trips:read")
 		w.send(a, owner(), readTrips, agent.StatusReplied, "")
@@ -594,7 +594,7 @@ func TestDigitRuns(t *testing.T) {
 // characters where they are shown.
 func TestBusinessWordsAreRedacted(t *testing.T) {
 	const jwt = "eyJhbGciOiJFUzI1NiJ9.eyJhIjoxfQ.c2lnbg"
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		w.biz.card["name"] = "Air\x1b[2J\u202e"
@@ -632,7 +632,7 @@ func TestBusinessWordsAreRedacted(t *testing.T) {
 // EV-9: of 2001 receipts the oldest goes, of 2000 none.
 func TestReceiptCap(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := granted(w, 50*time.Minute, "trips:read")
 		first := w.send(a, owner(), readTrips, agent.StatusReplied, "")
@@ -659,7 +659,7 @@ func TestReceiptCap(t *testing.T) {
 // EV-9, S18-12: what a receipt's view holds: actions cut, argsHash in any form, no
 // user; and the journal has neither JWS nor user in the clear.
 func TestReceiptView(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := granted(w, 50*time.Minute, "trips:read")
 		w.biz.receipt = func(c, _ map[string]any) {
@@ -691,7 +691,7 @@ func TestEmptyReceipt(t *testing.T) {
 		agent.VerdictVerified: func(c, _ map[string]any) { c["scopesUsed"], c["actions"] = []any{}, []any{} },
 		agent.VerdictMissing:  func(_, e map[string]any) { e["none"] = true },
 	} {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			w := newWorld(t)
 			a := granted(w, 50*time.Minute, "trips:read")
 			w.biz.receipt = change

@@ -5,11 +5,11 @@ import (
 	"slices"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/pactsigner/pactsigner/agent"
 	"github.com/pactsigner/pactsigner/agent/egress"
+	"github.com/pactsigner/pactsigner/internal/bubble"
 )
 
 // Input: a sign-in link that is no safe URL, as verification_uri or as
@@ -106,7 +106,7 @@ func TestCase05LinkVectors(t *testing.T) {
 			if c.Development || c.URL == "" {
 				continue
 			}
-			synctest.Test(t, func(t *testing.T) { // no socket leads to a public host
+			bubble.Test(t, func(t *testing.T) { // no socket leads to a public host
 				w := newWorld(t)
 				a := w.enrolled()
 				w.biz.device["verification_uri_complete"] = c.URL

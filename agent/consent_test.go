@@ -6,11 +6,11 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/pactsigner/pactsigner/agent"
 	"github.com/pactsigner/pactsigner/agent/egress"
+	"github.com/pactsigner/pactsigner/internal/bubble"
 )
 
 // authorize asks for trips:read and expects a status and reason.
@@ -83,7 +83,7 @@ func TestPolling(t *testing.T) {
 		"unreadable":                    {5, 600, answers{func(w http.ResponseWriter) { respond(w, 200, "<html>") }}, "5", agent.StatusFailed, agent.ReasonGrantRefused},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				a := w.enrolled()
 				delete(w.biz.device, "interval")
@@ -116,7 +116,7 @@ func TestPolling(t *testing.T) {
 
 // DA-3: a sign-in waits at most 30 minutes.
 func TestConsentDeadline(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		w.biz.device["expires_in"], w.biz.device["interval"] = 7200, 50
@@ -145,7 +145,7 @@ func TestConsentStart(t *testing.T) {
 			agent.StatusDone, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				a := w.enrolled()
 				c.change(w)
@@ -164,7 +164,7 @@ func TestConsentStart(t *testing.T) {
 
 // DA-1: what is asked for is what is required and what is granted already.
 func TestConsentAsksForTheUnion(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		w.authorize(a, w.person(), agent.StatusDone, "")
@@ -205,7 +205,7 @@ func TestGrantRefused(t *testing.T) {
 		"response's lies": func(b *business) { b.response = func(r map[string]any) { r["scope"] = "trips:read trips:history" } },
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				a := w.enrolled()
 				w.biz.set(change)
@@ -233,7 +233,7 @@ func resign(k key) func(map[string]any) {
 // DA-12: fewer permissions than needed is a denial; more are taken, and AD-9
 // then asks.
 func TestGrantedLessOrMore(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		c := w.person()
@@ -246,7 +246,7 @@ func TestGrantedLessOrMore(t *testing.T) {
 			t.Errorf("sign-in %+v", r.Authorization)
 		}
 	})
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		c, asked := w.person(), []agent.ApprovalRequest(nil)
@@ -268,7 +268,7 @@ func TestGrantedLessOrMore(t *testing.T) {
 // DA-13, CL-3: whoever cannot show the link leaves the sign-in pending; it is
 // taken up later, by another program, and not started twice.
 func TestConsentLater(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		req := agent.SendRequest{Message: "Show my trips", Scopes: []string{"trips:read"}}
@@ -300,7 +300,7 @@ func TestConsentInterrupted(t *testing.T) {
 		state string
 	}{"stopped": {context.Canceled, "pending"}, "given up": {agent.ErrAborted, "cancelled"}} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				a := w.enrolled()
 				ctx, cancel := context.WithCancelCause(t.Context())
@@ -333,7 +333,7 @@ func TestGivenUpAtTheLink(t *testing.T) {
 	for name, cause := range map[string]error{"given up": agent.ErrAborted, "left": context.Canceled} {
 		for _, returns := range []bool{true, false} {
 			t.Run(fmt.Sprint(name, returns), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
+				bubble.Test(t, func(t *testing.T) {
 					w := newWorld(t)
 					a := w.enrolled()
 					for _, again := range []bool{false, true} {
@@ -374,7 +374,7 @@ func TestGivenUpAtTheLink(t *testing.T) {
 // DA-4: one runtime polls a code; whoever else waits sees the link, is told so, and
 // gets what that one finds.
 func TestConsentElsewhere(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		done := make(chan agent.Result)
@@ -435,7 +435,7 @@ func TestConsentConditions(t *testing.T) {
 		"other card": {func(w *world, a *agent.Agent) { changeScopeText(w, a) }, agent.ReasonCardChanged},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				a := w.enrolled()
 				time.AfterFunc(61*time.Second, func() { c.change(w, a) })
@@ -468,7 +468,7 @@ func TestSignInSite(t *testing.T) {
 		"https://example.com.evil.net": false,
 	} {
 		t.Run(link, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				a := w.enrolled()
 				w.biz.device["verification_uri_complete"] = strings.TrimSuffix(link, "/") + "/code"
@@ -492,7 +492,7 @@ func TestSignInSite(t *testing.T) {
 // RS-4, DI-3: before the link of a pending sign-in is shown again, a card whose
 // time is over is looked at again.
 func TestWaitWithAnotherCard(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		r, err := a.Authorize(t.Context(), owner(), agent.AuthorizeRequest{Business: cardURL, Scopes: []string{"trips:read"}})

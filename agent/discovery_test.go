@@ -5,16 +5,16 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/pactsigner/pactsigner/agent"
 	"github.com/pactsigner/pactsigner/agent/egress"
+	"github.com/pactsigner/pactsigner/internal/bubble"
 )
 
 // DI-1, DI-4: a business by its domain, through a redirect.
 func TestDiscover(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		v, err := a.Discover(t.Context(), owner(), agent.ParseBusiness("Air.Example.COM."))
@@ -57,7 +57,7 @@ func TestDiscoverFailures(t *testing.T) {
 		"no domain": {nil, "destination_refused"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				a := w.enrolled()
 				delete(w.hosts, "https://air.example.com")
@@ -80,7 +80,7 @@ func TestCardTTL(t *testing.T) {
 		"max-age=1800, no-store": time.Minute, "max-age=x": 5 * time.Minute,
 	} {
 		t.Run(control, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				a := w.enrolled()
 				w.biz.cardHeader.Set("Cache-Control", control)
@@ -120,7 +120,7 @@ func TestCardChanges(t *testing.T) {
 		}, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				a := granted(w, 30*time.Minute, "trips:read")
 				w.biz.set(c.change)
@@ -163,7 +163,7 @@ func TestBrokenCardEndsNothing(t *testing.T) {
 		}, agent.StatusFailed, agent.ReasonMetadataInvalid},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				a := granted(w, 30*time.Minute, "trips:read") // the card is old by then
 				var undo func(*business)
@@ -184,7 +184,7 @@ func TestBrokenCardEndsNothing(t *testing.T) {
 
 // MD-1: delegation on another origin is unsupported, and nothing is sent.
 func TestCrossOriginDelegation(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		scheme := w.biz.card["securitySchemes"].(map[string]any)["user"].(map[string]any)["oauth2SecurityScheme"].(map[string]any)
@@ -211,7 +211,7 @@ func TestLongDescription(t *testing.T) {
 	}
 	long := "View your trips " + strings.Repeat("a", 600)
 	show := agent.SendRequest{Message: "Show my trips", Scopes: []string{"trips:read"}}
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		describe(w, long)
 		a := granted(w, 30*time.Minute, "trips:read")

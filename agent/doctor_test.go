@@ -10,11 +10,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/pactsigner/pactsigner/agent"
 	"github.com/pactsigner/pactsigner/agent/egress"
+	"github.com/pactsigner/pactsigner/internal/bubble"
 )
 
 // check runs the doctor and holds every finding to its form.
@@ -74,7 +74,7 @@ func fixOf(checks []agent.Check, name string) string {
 // CL-1, SG-10, SG-13: a profile in order is found so; the signer is asked anew,
 // signs one token of its own, and no business hears of it.
 func TestDoctorOK(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		w.findings(a, nil)
@@ -226,7 +226,7 @@ func TestDoctorFinds(t *testing.T) {
 			fix:    map[string]string{"profile key": "restore"},
 		},
 	}
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.config.Policy = func() (agent.Policy, error) { return policy() }
 		policy = fixed(agent.DefaultPolicy())
@@ -261,7 +261,7 @@ func TestDoctorFinds(t *testing.T) {
 
 // CL-1, PO-1: the same of what a program is started with or cannot run on with.
 func TestDoctorFindsAtStart(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		w.damage()
@@ -317,7 +317,7 @@ func (w *world) damage() {
 // CL-1, ID-6, ID-7, TR-9: a profile without identity, a caller without network and
 // one without principal are no surprise.
 func TestDoctorWithout(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.open()
 		checks := w.findings(a, map[string]string{
@@ -350,7 +350,7 @@ func TestDoctorWithout(t *testing.T) {
 // CL-1, EV-5, CV-4, PR-1: what waits for the owner is told, and a business that is
 // known and cannot be sent to.
 func TestDoctorHolds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		w.biz.set(func(b *business) { b.receipt = func(_, envelope map[string]any) { envelope["none"] = true } })
@@ -389,7 +389,7 @@ func TestDoctorHolds(t *testing.T) {
 
 // CL-1, GR-6: a lost key is told until the owner has enrolled again.
 func TestDoctorKeyLost(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.used()
 		must(t, os.Remove(w.keyPath()))

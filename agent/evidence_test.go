@@ -5,12 +5,12 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/pactsigner/pactsigner/agent"
 	"github.com/pactsigner/pactsigner/agent/egress"
 	"github.com/pactsigner/pactsigner/agent/sqlite"
+	"github.com/pactsigner/pactsigner/internal/bubble"
 )
 
 // EV-1..EV-6: what a receipt is worth, and that everything but verified holds
@@ -43,7 +43,7 @@ func TestEvidence(t *testing.T) {
 		}, agent.VerdictNeedsReview, agent.IssueTime},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				a := granted(w, 30*time.Minute, "trips:read")
 				if c.receipt != nil {
@@ -81,7 +81,7 @@ func TestEvidence(t *testing.T) {
 
 // EV-2: the receipt of an earlier message is no receipt of this one.
 func TestReplayedReceipt(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := granted(w, 30*time.Minute, "trips:read")
 		var first map[string]any
@@ -107,7 +107,7 @@ func TestReplayedReceipt(t *testing.T) {
 // EV-3: unverifiable while the keys cannot be had; verified later lifts the
 // block. A kept key verifies without the network.
 func TestVerifyStoredReceipt(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := granted(w, 30*time.Minute, "trips:read")
 		time.Sleep(11 * time.Minute) // the keys' cache is old
@@ -141,7 +141,7 @@ func TestVerifyStoredReceipt(t *testing.T) {
 
 // EV-1: a turn without delegation has no evidence, and a receipt on it is none.
 func TestNoEvidenceWithoutDelegation(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		w.biz.answer = func(u turn) (int, any) {
@@ -159,7 +159,7 @@ func TestNoEvidenceWithoutDelegation(t *testing.T) {
 // EV-5, RS-1: a reply that is written down is told as that, with evidence that counts as
 // unverifiable, if its receipt could not be judged.
 func TestReplyIsToldUnjudged(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		granted(w, 30*time.Minute, "trips:cancel").Close()
 		store, err := sqlite.Open(filepath.Join(w.dir, "agent.db"))

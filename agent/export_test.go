@@ -12,10 +12,10 @@ import (
 	"reflect"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/pactsigner/pactsigner/agent"
+	"github.com/pactsigner/pactsigner/internal/bubble"
 	"github.com/pactsigner/pactsigner/jwks"
 )
 
@@ -80,7 +80,7 @@ func TestExportVerifiesToTheSameVerdict(t *testing.T) {
 		}, agent.VerdictInvalid},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				a, r, x := exportOf(w, c.receipt)
 				if name == "replayed" {
@@ -142,7 +142,7 @@ func TestExportOfAnything(t *testing.T) {
 				continue
 			}
 			t.Run(name+" "+how, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
+				bubble.Test(t, func(t *testing.T) {
 					w := newWorld(t)
 					w.around(provider, "/message:send", func(rw http.ResponseWriter, r *http.Request, _ func()) { // byte by byte
 						rec := httptest.NewRecorder()
@@ -173,7 +173,7 @@ func (r rawJSON) MarshalJSON() ([]byte, error) { return []byte(r), nil }
 // EV-7: an acknowledgement changes no verdict, of an export neither. It is the
 // owner's alone, and of one principal (ID-7).
 func TestExportIsTheOwners(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a, r, _ := exportOf(w, func(*world) func(c, e map[string]any) { return func(_, e map[string]any) { e["none"] = true } })
 		if _, err := a.Acknowledge(t.Context(), owner(), r.Evidence.Receipt); err != nil {
@@ -198,7 +198,7 @@ func TestExportIsTheOwners(t *testing.T) {
 
 // RD-1, SG-14: the file holds the owner's evidence, and nothing but the file does.
 func TestExportPrintsNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		_, _, x := exportOf(w, nil)
 		var doc struct {
@@ -232,7 +232,7 @@ func TestExportPrintsNothing(t *testing.T) {
 // the key is noticed.
 func TestExportTampered(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		_, _, x := exportOf(w, func(*world) func(c, e map[string]any) {
 			return func(c, _ map[string]any) { c["ts"] = time.Now().Add(time.Second).UTC().Format(time.RFC3339) }
@@ -288,7 +288,7 @@ func TestExportTampered(t *testing.T) {
 // A document that says less, or other, than an export does is refused: it would
 // be held to less. A verdict in the file that is not the one found does not agree.
 func TestExportReadStrictly(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		_, _, x := exportOf(w, nil)
 		edited := func(f func(d map[string]any)) []byte {
@@ -363,7 +363,7 @@ func TestExportReadStrictly(t *testing.T) {
 // EV-2, EV-3: a file that brings its own key proves only that this key signed it;
 // another copy of the business's keys shows a forged one.
 func TestExportWithOtherKeys(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		_, _, x := exportOf(w, nil)
 		set := func(k key) jwks.Set {

@@ -8,10 +8,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/pactsigner/pactsigner/agent"
+	"github.com/pactsigner/pactsigner/internal/bubble"
 )
 
 // repeat is a JSON array of n times v.
@@ -155,7 +155,7 @@ func TestCardFlood(t *testing.T) {
 
 // EV-9: keeping a receipt reads none of those that stay.
 func TestKeptReceiptsAreNotRead(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := granted(w, 50*time.Minute, "trips:read")
 		w.send(a, w.person(), readTrips, agent.StatusReplied, "")
@@ -183,7 +183,7 @@ func (w *world) clear() string {
 // RD-2..RD-4, SG-14, CV-7: a business that echoes what secret it got, in each place
 // where its words are kept, does not bring it to a view or to the disk.
 func TestEchoedSecrets(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := granted(w, 50*time.Minute, "trips:read")
 		secrets := map[string]string{"device code": "dc_secret_device_code", "refresh token": "rt_abcdefghijklmnopqrst"}

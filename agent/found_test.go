@@ -9,18 +9,18 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/pactsigner/pactsigner/agent"
 	"github.com/pactsigner/pactsigner/agent/egress"
 	"github.com/pactsigner/pactsigner/agent/sqlite"
+	"github.com/pactsigner/pactsigner/internal/bubble"
 )
 
 // UR-2: development mode comes with an identity at a loopback signer and goes with one
 // elsewhere; an enrolment that fails leaves nothing behind.
 func TestDevelopmentComesWithTheIdentity(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		const local = "http://127.0.0.1:8787"
 		a := w.open()
@@ -54,7 +54,7 @@ func TestDevelopmentComesWithTheIdentity(t *testing.T) {
 // SG-10, PR-4: what a kept status of the signer would refuse, the signer is asked anew
 // first, and not with every call.
 func TestSignerIsAskedBeforeARefusal(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.signer.set(func(s *signerStandIn) { s.audiences = map[string]string{} })
 		a := w.enrolled()
@@ -105,7 +105,7 @@ func TestSignerIsAskedBeforeARefusal(t *testing.T) {
 // DI-12, PO-2: what was switched off stays off in a profile that is not enrolled, and
 // the view of the policy counts the preference.
 func TestSwitchedOffBeforeEnrolling(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.open()
 		look := func() error { return second(a.Discover(t.Context(), owner(), agent.ParseBusiness(cardURL))) }
@@ -131,7 +131,7 @@ func TestSwitchedOffBeforeEnrolling(t *testing.T) {
 // What others than the owner discover and nobody uses is bounded, the oldest goes; what
 // the owner discovered, or anybody uses, stays.
 func TestDiscoveriesOfOthersAreBounded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		const host = "https://many.example.com"
 		w.hosts[host] = http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
@@ -186,7 +186,7 @@ func TestDiscoveriesOfOthersAreBounded(t *testing.T) {
 // AD-8: a card on another host makes no permission of an interface milder than the
 // business's own card does, and it is told where it came from.
 func TestCardOfAnotherHost(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		const host = "https://copy.example.com"
 		const mild = "View your trips"
@@ -230,7 +230,7 @@ func TestCardOfAnotherHost(t *testing.T) {
 // AD-8: a card on another host makes no permission worse than the business's own card
 // does, and another card of the business's host does.
 func TestWorseCardOfAnotherHost(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		const host = "https://copy.example.com"
 		card := strings.Replace(string(marshal(w.biz.card)), "View your trips", "Cancel your trips", 1)
@@ -274,7 +274,7 @@ func TestWorseCardOfAnotherHost(t *testing.T) {
 // What is forgotten, for others are discovered, while its owner looks it up, is known
 // again, as the owner's.
 func TestForgottenWhileLookedUp(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		task := agent.TaskCaller(alice, &agent.Task{ID: "t-1", Source: agent.SourceOwner, Mode: agent.ModeAct}, agent.DefaultNetwork())

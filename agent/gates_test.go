@@ -9,18 +9,18 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/pactsigner/pactsigner/agent"
 	"github.com/pactsigner/pactsigner/agent/egress"
 	"github.com/pactsigner/pactsigner/agent/sqlite"
+	"github.com/pactsigner/pactsigner/internal/bubble"
 )
 
 // CV-3: a conversation with one business is not gone on with at another, and nobody hears
 // of the attempt.
 func TestConversationOfAnotherBusiness(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		other := w.other()
 		a := w.enrolled()
@@ -45,7 +45,7 @@ func TestConversationOfAnotherBusiness(t *testing.T) {
 // nothing has closed it, be that so before a turn of it or while the owner is asked.
 func TestConversationOfAnotherIdentity(t *testing.T) {
 	const rebind = `UPDATE conversations SET data = CAST(json_set(CAST(data AS TEXT), '$.Binding', 'binding-other') AS BLOB)`
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		show := agent.SendRequest{Message: "Show my trips"}
@@ -72,7 +72,7 @@ func TestConversationOfAnotherIdentity(t *testing.T) {
 // DA-9, ID-5: a sign-in that was begun as another identity is not polled for, though
 // nothing has ended it.
 func TestSignInOfAnotherIdentity(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		time.AfterFunc(7*time.Second, func() {
@@ -91,7 +91,7 @@ func TestSignInOfAnotherIdentity(t *testing.T) {
 func TestLiveQuestionStays(t *testing.T) {
 	for name, confirmed := range map[string]bool{"asked elsewhere": false, "confirmed elsewhere": true} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				a, b := w.enrolled(), w.open()
 				first := w.person()
@@ -119,7 +119,7 @@ func TestLiveQuestionStays(t *testing.T) {
 
 // AP-1, TR-9: the same words under another network profile are another thing to approve.
 func TestSameAskUnderAnotherNetwork(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		var asked []agent.ApprovalView
@@ -137,7 +137,7 @@ func TestSameAskUnderAnotherNetwork(t *testing.T) {
 // AP-1, CV-12: who asks for what is about to be sent is told that it is under way, and the
 // owner is asked for it no second time.
 func TestAskedWhileItIsSent(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		p := w.ask(a, inAssistant("a"), cancelX1)
@@ -164,7 +164,7 @@ func TestAskedWhileItIsSent(t *testing.T) {
 func TestApprovalTakenOver(t *testing.T) {
 	const owned = `SELECT lease_owner || ' ' || coalesce(json_extract(CAST(data AS TEXT), '$.Next'), '') || coalesce(json_extract(CAST(data AS TEXT), '$.Authorization'), '') FROM approvals WHERE id = '`
 	t.Run("at a step-up", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			w := newWorld(t)
 			a := w.enrolled()
 			w.biz.answer = func(u turn) (int, any) {
@@ -180,7 +180,7 @@ func TestApprovalTakenOver(t *testing.T) {
 		})
 	})
 	t.Run("at a sign-in", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			w := newWorld(t)
 			a := w.enrolled()
 			w.around(provider, "/oauth/device", func(_ http.ResponseWriter, _ *http.Request, next func()) {
@@ -197,7 +197,7 @@ func TestApprovalTakenOver(t *testing.T) {
 // AP-3, AP-6: what the owner denies while the sign-in for it begins stays denied as it is:
 // it waits for no sign-in, and nothing is sent when that is granted.
 func TestDeniedAsTheSignInBegins(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		p := w.ask(a, inAssistant("a"), cancelTrip)
@@ -236,7 +236,7 @@ func (b *blind) View(ctx context.Context, fn func(agent.Tx) error) error {
 // a disk that cannot be read, or another turn of its conversation.
 func TestApprovedOutlivesTrouble(t *testing.T) {
 	t.Run("disk", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			w := newWorld(t)
 			p := w.ask(w.enrolled(), inAssistant("a"), cancelX1)
 			time.Sleep(6 * time.Minute) // who we are is asked anew
@@ -269,7 +269,7 @@ func TestApprovedOutlivesTrouble(t *testing.T) {
 		})
 	})
 	t.Run("busy", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			w := newWorld(t)
 			a := w.enrolled()
 			first := w.send(a, inAssistant("a"), agent.SendRequest{Message: "Show my trips"}, agent.StatusReplied, "")
@@ -290,7 +290,7 @@ func TestApprovedOutlivesTrouble(t *testing.T) {
 // AP-6, DA-3: while the sign-in for what was approved is open, who tends the profile asks
 // for that and begins nothing else, however often they look.
 func TestNothingBeginsBeforeTheSignIn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		p := w.ask(a, inAssistant("a"), cancelTrip)
@@ -315,7 +315,7 @@ func TestNothingBeginsBeforeTheSignIn(t *testing.T) {
 // AP-3, AP-5, AD-2: who tends asks nobody, whatever its caller could: what takes another
 // word waits for the owner.
 func TestTendAsksNobody(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		w.biz.answer = func(u turn) (int, any) {
@@ -350,7 +350,7 @@ func TestTendAsksNobody(t *testing.T) {
 
 // DA-10: a sign-in that ends while its poll is being signed is not polled for.
 func TestEndsBeforeThePoll(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a, b := w.enrolled(), w.open()
 		id := w.begin(a, owner(), "trips:read").Authorization.ID
@@ -372,7 +372,7 @@ func TestEndsBeforeThePoll(t *testing.T) {
 // DA-7: nor is one that another program held until its deadline, though its next poll was
 // due before that.
 func TestTakenOverAfterTheDeadline(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		id := w.begin(a, owner(), "trips:read").Authorization.ID
@@ -391,7 +391,7 @@ func TestTakenOverAfterTheDeadline(t *testing.T) {
 // DA-10, DA-14: the link of a sign-in that has ended is shown to nobody, though its codes
 // are still there.
 func TestNoLinkOfWhatIsOver(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		id := w.begin(a, owner(), "trips:read").Authorization.ID
@@ -407,7 +407,7 @@ func TestNoLinkOfWhatIsOver(t *testing.T) {
 
 // DI-3, RS-4: before a link is looked up, a card whose time is over is looked at again.
 func TestNoLinkOfAnotherCard(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		id := w.begin(a, owner(), "trips:read").Authorization.ID
@@ -425,7 +425,7 @@ func TestNoLinkOfAnotherCard(t *testing.T) {
 // DA-4: a sign-in that somebody waits for is left to them: who tends does not even look
 // whether it may go on.
 func TestTendLeavesWhatIsHeld(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.biz.cardHeader.Set("Cache-Control", "max-age=60")
 		a, b := w.enrolled(), w.open()
@@ -465,7 +465,7 @@ func TestPollUnderAnotherCard(t *testing.T) {
 		"unsupported without the signer": {true, unsupported, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				a, who := w.enrolled(), patient(w)
 				if c.during {

@@ -5,11 +5,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/pactsigner/pactsigner/agent"
 	"github.com/pactsigner/pactsigner/agent/egress"
+	"github.com/pactsigner/pactsigner/internal/bubble"
 )
 
 // granted is an agent with a grant for scopes, whose token has left.
@@ -40,7 +40,7 @@ var readTrips = agent.SendRequest{Message: "Show my trips", Scopes: []string{"tr
 func TestConcurrentSendsShareOneRefresh(t *testing.T) {
 	for name, agents := range map[string]int{"one program": 1, "two programs": 2} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				as := []*agent.Agent{granted(w, 30*time.Second, "trips:read")}
 				for len(as) < agents {
@@ -68,7 +68,7 @@ func TestConcurrentSendsShareOneRefresh(t *testing.T) {
 
 // GR-5: with more than 60 s left nothing is refreshed.
 func TestNoRefreshTooEarly(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := granted(w, 61*time.Second, "trips:read")
 		w.send(a, owner(), readTrips, agent.StatusReplied, "")
@@ -103,7 +103,7 @@ func TestRefresh(t *testing.T) {
 		"short life": {func(b *business) { b.tokenLife = 40 * time.Second }, agent.StatusReplied, "", "active", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				a := granted(w, 30*time.Second, "trips:history", "trips:read")
 				w.send(a, owner(), agent.SendRequest{Message: "Show"}, agent.StatusReplied, "") // the card is in date
@@ -125,7 +125,7 @@ func TestRefresh(t *testing.T) {
 
 // GR-7: with no new refresh token the old one is kept and works again.
 func TestRefreshTokenIsKept(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := granted(w, 30*time.Second, "trips:read")
 		w.biz.set(func(b *business) { b.noRefresh = true })
@@ -142,7 +142,7 @@ func TestRefreshTokenIsKept(t *testing.T) {
 // GR-7: after a refresh that narrowed the grant no turn goes out with a
 // permission that is not covered: consent is asked for instead.
 func TestRefreshNarrower(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := granted(w, 30*time.Second, "trips:history", "trips:read")
 		w.biz.set(func(b *business) { b.scopes = []string{"trips:history"} })
@@ -164,7 +164,7 @@ func TestRefreshNarrower(t *testing.T) {
 
 // GR-3: the grant that covers all with the fewest permissions.
 func TestGrantSelection(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		for i, scopes := range [][]string{{"trips:history", "trips:read"}, {"trips:read"}} {
@@ -191,7 +191,7 @@ func TestGrantSelection(t *testing.T) {
 // GR-8: a delegation token that the business refuses ends the grant; no other is
 // tried.
 func TestDelegationRejected(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := granted(w, 30*time.Minute, "trips:read")
 		w.biz.answer = func(u turn) (int, any) {
@@ -206,7 +206,7 @@ func TestDelegationRejected(t *testing.T) {
 
 // GR-2: a grant lives 30 days; a lapsed one counts as expired before any sweep.
 func TestGrantLapses(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := granted(w, 30*time.Minute, "trips:read")
 		time.Sleep(30 * 24 * time.Hour)
@@ -222,7 +222,7 @@ func TestGrantLapses(t *testing.T) {
 
 // GR-6, GR-10: a row without its secret is unusable.
 func TestGrantWithoutSecret(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := granted(w, 30*time.Minute, "trips:read")
 		w.edit(`DELETE FROM secrets WHERE id LIKE 'grant-%'`)
@@ -238,7 +238,7 @@ func TestGrantWithoutSecret(t *testing.T) {
 func TestDisconnect(t *testing.T) {
 	for name, revocable := range map[string]bool{"with a revocation endpoint": true, "without": false} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				if revocable {
 					w.biz.metadata["revocation_endpoint"] = oauthBase + "/revoke"
@@ -263,7 +263,7 @@ func TestDisconnect(t *testing.T) {
 
 // MD-2, GR-5: the refresh goes where the card says.
 func TestRefreshURL(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := granted(w, 30*time.Second, "trips:read")
 		w.send(a, owner(), readTrips, agent.StatusReplied, "")

@@ -5,11 +5,11 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/pactsigner/pactsigner/agent"
 	"github.com/pactsigner/pactsigner/agent/egress"
+	"github.com/pactsigner/pactsigner/internal/bubble"
 )
 
 var cancelTrip = agent.SendRequest{Message: "Cancel booking X1", Effect: "change", Scopes: []string{"trips:cancel"}}
@@ -27,7 +27,7 @@ func (w *world) changes() (n int) {
 // CV-4, RS-1, CV-12: a change whose sender was killed is not sent again in a
 // new conversation, before its lease ends or after. Inspections pass until then.
 func TestKilledChangeIsNotRepeatedElsewhere(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		first := w.send(w.enrolled(), owner(), agent.SendRequest{Message: "Show my trips"}, agent.StatusReplied, "")
 		ctx, cancel := context.WithCancel(context.Background())
@@ -79,7 +79,7 @@ func TestHeldBackWhileAsked(t *testing.T) {
 		}, agent.StatusReplied, "", agent.ReasonEvidenceReview},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				a := granted(w, 50*time.Minute, "trips:cancel")
 				w.biz.set(c.prepare)
@@ -99,7 +99,7 @@ func TestHeldBackWhileAsked(t *testing.T) {
 
 // CV-4: two changes at once: one is sent.
 func TestOneChangeAtATime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		other := w.open()
@@ -124,7 +124,7 @@ func TestOneChangeAtATime(t *testing.T) {
 // CV-4: the interface that a message went to counts, also when the card by which
 // it was sent is not supported any more.
 func TestHeldBackByEachWayToTheInterface(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		other := iface + "/.well-known/agent-card.json"
@@ -192,7 +192,7 @@ func TestHeldBackByEachSpelling(t *testing.T) {
 			},
 		} {
 			t.Run(name+" "+c.url, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
+				bubble.Test(t, func(t *testing.T) {
 					w := newWorld(t)
 					a := granted(w, 50*time.Minute, "trips:cancel")
 					reason := hold(w, a)
@@ -228,7 +228,7 @@ func (b *business) describe(scope, text string) {
 
 // DI-3: a card that expired while the owner was asked is fetched before the send.
 func TestCardExpiresWhileAsked(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := granted(w, 50*time.Minute, "trips:cancel")
 		c := w.person()
@@ -247,7 +247,7 @@ func TestCardExpiresWhileAsked(t *testing.T) {
 // DI-3, DI-6, AP-3: a card that changed while the owner was asked is asked about
 // anew, and its grants are gone.
 func TestCardChangesWhileAsked(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := granted(w, 50*time.Minute, "trips:cancel")
 		c := w.person()
@@ -273,7 +273,7 @@ func TestCardChangesWhileAsked(t *testing.T) {
 // DI-3, DI-6: consent to a card that changed meanwhile is not kept.
 func TestCardChangesDuringConsent(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		w.biz.device["expires_in"] = 1800
@@ -303,7 +303,7 @@ func TestSwitchedOffWhileAsked(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := granted(w, 50*time.Minute, "trips:cancel")
 		c := w.person()
@@ -313,7 +313,7 @@ func TestSwitchedOffWhileAsked(t *testing.T) {
 			t.Errorf("got %+v, %v; %d turns", r, err, len(w.biz.sent()))
 		}
 	})
-	synctest.Test(t, func(t *testing.T) { // no sign-in begins
+	bubble.Test(t, func(t *testing.T) { // no sign-in begins
 		w := newWorld(t)
 		a := w.enrolled()
 		c := w.person()
@@ -324,7 +324,7 @@ func TestSwitchedOffWhileAsked(t *testing.T) {
 			t.Error("a sign-in was begun")
 		}
 	})
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		release := w.held("/oauth/token")
@@ -346,7 +346,7 @@ func TestSwitchedOffWhileAsked(t *testing.T) {
 // AP-3, PO-7, DI-3: a card that changes while the owner decides is decided on
 // again, before any sign-in begins.
 func TestCardChangedWhileAsked(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		c := w.person()

@@ -14,7 +14,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -23,6 +22,7 @@ import (
 	"github.com/pactsigner/pactsigner/agent"
 	"github.com/pactsigner/pactsigner/agent/egress"
 	"github.com/pactsigner/pactsigner/agent/sqlite"
+	"github.com/pactsigner/pactsigner/internal/bubble"
 )
 
 func (w *world) keyPath() string { return filepath.Join(w.dir, "profile.key") }
@@ -127,7 +127,7 @@ func TestKeyFileLost(t *testing.T) {
 		"another": func(path string) error { return os.WriteFile(path, bytes.Repeat([]byte{7}, 32), 0o600) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				_, c := w.used()
 				if err := lose(w.keyPath()); err != nil {
@@ -157,7 +157,7 @@ func TestKeyFileLost(t *testing.T) {
 
 // A profile with nothing to lose has lost nothing.
 func TestKeyOfNothingLost(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.open()
 		must(t, os.Remove(w.keyPath()))
@@ -171,7 +171,7 @@ func TestKeyOfNothingLost(t *testing.T) {
 
 // GR-2: what had ended by itself is not counted as lost with the key.
 func TestKeyLostAfterEnds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.used()
 		time.Sleep(31 * 24 * time.Hour)
@@ -196,7 +196,7 @@ func TestKeyLostAfterEnds(t *testing.T) {
 // SG-14: a key that others can read is not used, and one that cannot be a key is
 // not replaced: nothing is lost before the owner says so.
 func TestKeyFileUnusable(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.used()
 		good, err := os.ReadFile(w.keyPath())
@@ -244,7 +244,7 @@ func TestKeyFileUnusable(t *testing.T) {
 func withKeyring(t *testing.T, test func(*testing.T, *world)) {
 	t.Setenv("DBUS_SESSION_BUS_ADDRESS", "unix:path=/nonexistent") // is not connected to
 	keyring.MockInit()
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.config.Key = agent.KeyAuto
 		test(t, w)
@@ -468,7 +468,7 @@ func testTwoAtOnce(t *testing.T, w *world, fresh bool) {
 // GR-6: a program that runs on with a key that was replaced says so; what it
 // cannot open is not lost, and it keeps nothing that nobody can open.
 func TestKeyReplacedMeanwhile(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		old, _ := w.used()
 		if err := os.Remove(w.keyPath()); err != nil {

@@ -3,13 +3,14 @@ package agent
 import (
 	"errors"
 	"testing"
-	"testing/synctest"
 	"time"
+
+	"github.com/pactsigner/pactsigner/internal/bubble"
 )
 
 // A keyring that waits for somebody does not hold a command up.
 func TestKeyringSilent(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		hold := make(chan struct{})
 		defer close(hold)
 		began := time.Now()

@@ -10,11 +10,11 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/pactsigner/pactsigner/agent"
 	"github.com/pactsigner/pactsigner/agent/egress"
+	"github.com/pactsigner/pactsigner/internal/bubble"
 )
 
 // around handles requests of a host whose path ends so; next is how it is handled
@@ -57,7 +57,7 @@ func plain401(rw http.ResponseWriter) {
 func TestSlowRefresh(t *testing.T) {
 	for name, lease := range map[string]time.Duration{"the lease of the rules": 0, "a short one": 12 * time.Second} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				if w.config.Params = agent.Defaults(); lease > 0 {
 					w.config.Params.RefreshLease = lease
@@ -117,7 +117,7 @@ func TestRefreshLeaseIsLong(t *testing.T) {
 // GR-5: who lost the lease before the token was sent does not send it, and goes on
 // with what the winner got, or when the winner is gone.
 func TestRefreshLeaseLostBeforeSending(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := granted(w, 30*time.Second, "trips:read")
 		time.Sleep(5 * time.Minute) // no cached signature
@@ -142,7 +142,7 @@ func TestRefreshLeaseLostBeforeSending(t *testing.T) {
 func TestRefreshLeaseLostWhileSending(t *testing.T) {
 	for name, refused := range map[string]bool{"refused": true, "answered": false} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				a := granted(w, 30*time.Second, "trips:read")
 				n := 0
@@ -182,7 +182,7 @@ func TestRefreshWaitsAreBounded(t *testing.T) {
 		"over soon":        {time.Minute, time.Minute + time.Second, agent.StatusReplied, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				a := granted(w, 30*time.Second, "trips:read")
 				w.stolen("grants", time.Now().Add(c.until))
@@ -207,7 +207,7 @@ func TestRefreshWaitsAreBounded(t *testing.T) {
 // RS-1, RS-3, DA-4: so it is with a turn and a sign-in of a program that proves
 // nothing: who comes later goes on.
 func TestLeasesOfAWrongClock(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := granted(w, 30*time.Minute, "trips:read")
 		r := w.send(a, owner(), readTrips, agent.StatusReplied, "")
@@ -232,7 +232,7 @@ func TestLeasesOfAWrongClock(t *testing.T) {
 // DA-4: a poll and what follows it may take longer than the lease: no other program
 // polls meanwhile, and what was granted is kept.
 func TestSlowPoll(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.config.Params = agent.Defaults()
 		w.config.Params.PollLease = 20 * time.Second
@@ -312,7 +312,7 @@ func TestPollLeaseLost(t *testing.T) {
 		}, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				a := w.enrolled()
 				begun, err := a.Authorize(t.Context(), owner(), agent.AuthorizeRequest{Business: cardURL, Scopes: []string{"trips:read"}})
@@ -348,7 +348,7 @@ func TestPollLeaseLost(t *testing.T) {
 func TestDamagedRecord(t *testing.T) {
 	for _, table := range []string{"messages", "conversations", "receipts", "grants", "businesses", "authorizations", "bindings"} {
 		t.Run(table, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				a := granted(w, 50*time.Minute, "trips:read")
 				w.send(a, w.person(), readTrips, agent.StatusReplied, "")
@@ -375,7 +375,7 @@ func TestDamagedRecord(t *testing.T) {
 // GR-5: a refresh whose caller has left goes on, and closing the agent waits for it:
 // what it brings is not lost, and the spent token not sent again.
 func TestCloseWaitsForARefresh(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := granted(w, 30*time.Second, "trips:read")
 		w.around(provider, "/oauth/token", func(_ http.ResponseWriter, _ *http.Request, next func()) {
@@ -401,7 +401,7 @@ func TestCloseWaitsForARefresh(t *testing.T) {
 func TestGrantedWithoutKeys(t *testing.T) {
 	for name, restart := range map[string]bool{"same program": false, "another": true} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				a := w.enrolled()
 				down := true

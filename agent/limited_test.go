@@ -9,12 +9,12 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/pactsigner/pactsigner/agent"
 	"github.com/pactsigner/pactsigner/agent/egress"
 	"github.com/pactsigner/pactsigner/agent/sqlite"
+	"github.com/pactsigner/pactsigner/internal/bubble"
 )
 
 // limited has the business limit requests (429) but for the first, which is the
@@ -40,7 +40,7 @@ func TestTakenBackWhileLimited(t *testing.T) {
 	for _, what := range []string{"denied", "revoked", "revoked, and so ended"} {
 		for _, opens := range []time.Duration{30 * time.Second, 10 * time.Minute} { // before its retries are over, and after
 			t.Run(fmt.Sprint(what, " ", opens), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
+				bubble.Test(t, func(t *testing.T) {
 					w := newWorld(t)
 					a := w.enrolled()
 					p := w.ask(a, inAssistant("a"), cancelX1)
@@ -93,7 +93,7 @@ func TestTakenBackWhileLimited(t *testing.T) {
 
 // AP-1, AP-3, SG-9: so it is between a token that the business refuses and the next.
 func TestTakenBackAtANewToken(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		p := w.ask(a, inAssistant("a"), cancelX1)
@@ -120,7 +120,7 @@ func TestTakenBackAtANewToken(t *testing.T) {
 // RS-2, AP-1: a program that dies while the business limits requests leaves what is not sent:
 // the next one sends it, once.
 func TestDiedWhileLimited(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		p := w.ask(a, inAssistant("a"), cancelX1)
@@ -156,7 +156,7 @@ func TestDiedWhileLimited(t *testing.T) {
 func TestClosedAndAway(t *testing.T) {
 	for _, leaves := range []bool{false, true} {
 		t.Run(fmt.Sprint(leaves), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				a := w.enrolled()
 				ctx, leave := context.WithCancel(t.Context())
@@ -200,7 +200,7 @@ func TestClosedAndAway(t *testing.T) {
 
 // AP-5: what was approved and is about to be sent is not confirmed a second time.
 func TestConfirmedWhileTended(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		p := w.ask(a, inAssistant("a"), cancelX1)
@@ -268,7 +268,7 @@ func (w *world) openStepped(then *atomic.Pointer[func()]) *agent.Agent {
 // AP-1, CV-16: who leaves takes their word back, though their turn took longer than a lease and
 // the disk is slow: nothing takes it up between the turn's end and the approval's.
 func TestLeftOnASlowDisk(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.enrolled().Close()
 		var then atomic.Pointer[func()]
@@ -317,28 +317,29 @@ func TestLeftOnASlowDisk(t *testing.T) {
 func TestLeftAfterAnotherTookIt(t *testing.T) {
 	for _, introduced := range []time.Duration{0, 5 * time.Minute} { // how long the other takes
 		t.Run(introduced.String(), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				a := w.enrolled()
 				p := w.ask(a, inAssistant("a"), cancelX1)
 				ctx, leave := context.WithCancel(t.Context())
 				defer leave()
-				first, slow := true, introduced
+				other := w.open()
+				var asked, sent atomic.Bool
 				w.around(signerURL, "/pact/status", func(_ http.ResponseWriter, _ *http.Request, next func()) {
-					if first {
-						first = false
+					if asked.CompareAndSwap(false, true) {
+						w.tend(other, agent.Tending{Caller: owner()})
 						time.Sleep(4 * time.Minute)
 						leave()
 					}
 					next()
 				})
 				w.intercept(provider, message, func(http.ResponseWriter, *http.Request) bool {
-					time.Sleep(slow)
-					slow = 0
+					if sent.CompareAndSwap(false, true) {
+						time.Sleep(introduced)
+					}
 					return false
 				})
 				time.Sleep(6 * time.Minute) // what is cached is old
-				w.tend(w.open(), agent.Tending{Caller: owner()})
 				r, err := a.Decide(ctx, ops(), agent.Decision{ID: p.ID, Approve: true, Digest: p.Digest})
 				want := agent.StatusBlocked
 				if introduced > 0 {
@@ -360,7 +361,7 @@ func TestLeftAfterAnotherTookIt(t *testing.T) {
 // AP-1, AP-3: what is approved anew in the last moment of the operation that it was taken back
 // from stays approved, and is sent.
 func TestApprovedAnewAtTheEnd(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.enrolled().Close()
 		var then atomic.Pointer[func()]
@@ -396,7 +397,7 @@ func TestApprovedAnewAtTheEnd(t *testing.T) {
 
 // CV-16: of a message that went out and was not taken it is not told that it was not sent.
 func TestNotTakenIsNotUnsent(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		ctx, leave := context.WithCancel(t.Context())
@@ -423,7 +424,7 @@ func TestNotTakenIsNotUnsent(t *testing.T) {
 func TestReconcileTakenBackWhileLimited(t *testing.T) {
 	for _, ended := range []bool{false, true} {
 		t.Run(fmt.Sprint(ended), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				a, sent, _ := lost(w, cancelTrip)
 				r, err := a.Reconcile(t.Context(), asked(), agent.ReconcileRequest{Conversation: sent.Conversation})

@@ -7,10 +7,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 
 	"github.com/pactsigner/pactsigner/agent"
 	"github.com/pactsigner/pactsigner/agent/egress"
+	"github.com/pactsigner/pactsigner/internal/bubble"
 )
 
 // anywhere is a network profile without rules of its own.
@@ -34,7 +34,7 @@ func inTask(id, network string) agent.Caller {
 
 // TR-9: no network profile is no network: policy_denied, and nothing is sent.
 func TestNoNetworkProfile(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		show := agent.SendRequest{Message: "Show my trips"}
@@ -66,7 +66,7 @@ func TestNoNetworkProfile(t *testing.T) {
 // SG-7, SG-10, SG-12: signer calls obey the caller's profile, and neither a token
 // nor a status that one profile fetched is another's.
 func TestSignerUnderProfile(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		show := agent.SendRequest{Message: "Show my trips"}
@@ -97,7 +97,7 @@ func TestSignerUnderProfile(t *testing.T) {
 
 // TR-1, TR-9: the profile is asked at every hop, redirects included.
 func TestProfileAtEveryHop(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		c := inTask("t-1", "")

@@ -13,6 +13,7 @@ import (
 
 	"github.com/pactsigner/pactsigner/agent"
 	"github.com/pactsigner/pactsigner/agent/egress"
+	"github.com/pactsigner/pactsigner/internal/bubble"
 )
 
 // fixed is a policy that stays as it is.
@@ -162,7 +163,7 @@ func TestPolicyFiles(t *testing.T) {
 
 // PO-1: the order of what stands in the way, told by Policy with every file.
 func TestPolicyView(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		path := filepath.Join(w.dir, "policies.json")
 		w.config.Policy = agent.PolicyFiles(filepath.Join(w.dir, "none.json"), path)
@@ -228,7 +229,7 @@ func TestPolicyView(t *testing.T) {
 // PO-7, PO-1: the policy is asked anew at every send; one that cannot be read
 // switches PACT off, and nothing leaves, not to the signer either.
 func TestPolicyAtEverySend(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		p, failure := agent.DefaultPolicy(), error(nil)
 		w.config.Policy = func() (agent.Policy, error) { return p, failure }
@@ -284,7 +285,7 @@ func TestPolicyAtEverySend(t *testing.T) {
 
 // PO-7, DA-9: and before each poll of a sign-in.
 func TestPolicyAtEveryPoll(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		var blocked atomic.Bool
 		w.config.Policy = func() (agent.Policy, error) {
@@ -316,7 +317,7 @@ func TestPolicyAtEveryPoll(t *testing.T) {
 
 // PO-7, GR-5: and before each refresh; the grant stays.
 func TestPolicyAtEveryRefresh(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		disabled := false
 		w.config.Policy = func() (agent.Policy, error) {
@@ -342,7 +343,7 @@ func TestPolicyAtEveryRefresh(t *testing.T) {
 // PO-7: a setting that another process on the profile changes counts at the next
 // gate.
 func TestSettingsOfAnotherProcess(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		b := w.open()
@@ -364,7 +365,7 @@ func TestSettingsOfAnotherProcess(t *testing.T) {
 
 // PO-1, PO-2: settings that are changed together are changed at once, or none of them.
 func TestChangeSettings(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		told := w.watch(a, owner())

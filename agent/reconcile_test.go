@@ -7,11 +7,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/pactsigner/pactsigner/agent"
 	"github.com/pactsigner/pactsigner/agent/egress"
+	"github.com/pactsigner/pactsigner/internal/bubble"
 )
 
 // loses makes the business carry messages that begin so out, once each, and drop
@@ -78,7 +78,7 @@ func (w *world) stillUnknown(a *agent.Agent, r agent.Result, reason string) {
 // and bytes are sent, approved anew as what they are, and the receipt is judged by
 // the time of the first send, long ago.
 func TestReconcile(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a, r, ran := lost(w, cancelTrip)
 		sent := w.calls(egress.Message)
@@ -130,7 +130,7 @@ func TestReconcileEvidenceWindow(t *testing.T) {
 		"later":              {26 * time.Minute, agent.VerdictNeedsReview},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				w.biz.receipt = func(claims, _ map[string]any) {
 					claims["ts"] = time.Now().Add(c.ts).UTC().Format(time.RFC3339Nano)
@@ -149,7 +149,7 @@ func TestReconcileEvidenceWindow(t *testing.T) {
 // EV-4, GR-7: the receipt is judged by the scopes that the message was sent
 // under, though a refresh has left fewer since.
 func TestReconcileJudgesByWhatItWasSentUnder(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := granted(w, 50*time.Minute, "trips:cancel", "trips:read")
 		first := w.send(a, owner(), agent.SendRequest{Message: "Is it on time?"}, agent.StatusReplied, "")
@@ -227,7 +227,7 @@ func TestReconcileRefusals(t *testing.T) {
 		}
 		for _, req := range requests {
 			t.Run(name+"/"+req.Message, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
+				bubble.Test(t, func(t *testing.T) {
 					w := newWorld(t)
 					a, r, _ := lost(w, req)
 					remembers := w.biz.answer
@@ -272,7 +272,7 @@ func TestReconcileGivenUp(t *testing.T) {
 		"429":          http.Header{"Retry-After": {"60"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				a, r, _ := lost(w, cancelTrip)
 				w.biz.set(func(b *business) {
@@ -352,7 +352,7 @@ func TestReconcileNeeds(t *testing.T) {
 		}, nil, agent.StatusUnknown, agent.ReasonClosed},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				a, r, _ := lost(w, cancelTrip)
 				if name == "the same subject" {
@@ -387,7 +387,7 @@ func TestReconcileNeeds(t *testing.T) {
 
 // AP-5: --yes confirms a reconcile too, and says what.
 func TestReconcilePreConfirmed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a, _, _ := lost(w, cancelTrip)
 		c := owner()
@@ -413,7 +413,7 @@ func TestReconcilePreConfirmed(t *testing.T) {
 // CV-14: a message that was its conversation's first has no context to be asked
 // about in. An inspection holds nothing back, and needs no approval.
 func TestReconcileWithoutContext(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		w.biz.loses("Show")
@@ -439,7 +439,7 @@ func TestReconcileWithoutContext(t *testing.T) {
 // one there is; one that may have changed something comes before lost
 // inspections. Another principal's is none.
 func TestReconcileFindsTheOperation(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		w.reconcile(a, owner(), agent.ReconcileRequest{}, agent.StatusFailed, agent.ReasonNothingToReconcile)
@@ -481,7 +481,7 @@ func TestReconcileFindsTheOperation(t *testing.T) {
 // CV-3, CV-12, CV-15, RS-1: a reconcile takes its conversation's turn; one that is
 // killed leaves the outcome unknown, and is not taken up by itself.
 func TestKilledWhileReconciling(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		_, r, _ := lost(w, cancelTrip)
 		remembers := w.biz.answer
@@ -532,7 +532,7 @@ func TestReconcileChangesWhileAsked(t *testing.T) {
 		}, agent.StatusUnknown, agent.ReasonAuthorityChanged},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				a, r, _ := lost(w, cancelTrip)
 				turns := len(w.biz.sent())
@@ -551,7 +551,7 @@ func TestReconcileChangesWhileAsked(t *testing.T) {
 // CV-14, EV-5, CV-4: a reconcile is held back neither by its own message nor by
 // evidence that waits for the owner.
 func TestReconcileIsNotHeldBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := granted(w, 50*time.Minute, "trips:cancel")
 		first := w.send(a, owner(), agent.SendRequest{Message: "Is it on time?"}, agent.StatusReplied, "")
@@ -571,7 +571,7 @@ func TestReconcileIsNotHeldBack(t *testing.T) {
 // AD-8, AD-9: what a reconcile may do beyond an inspection is asked as of a send, by all
 // cards of the interface.
 func TestReconcileExceedsElsewhere(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a, r, _ := lost(w, readTrips)
 		turns := len(w.biz.sent())
@@ -596,7 +596,7 @@ func TestReconcileExceedsElsewhere(t *testing.T) {
 func TestReconcileOfWhoLeftIsTried(t *testing.T) {
 	for _, stops := range []bool{false, true} {
 		t.Run(fmt.Sprint("stops ", stops), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				a, r, _ := lost(w, cancelTrip)
 				stays, stop := context.WithCancelCause(t.Context())

@@ -11,6 +11,7 @@ import (
 
 	"github.com/pactsigner/pactsigner/agent"
 	"github.com/pactsigner/pactsigner/agent/egress"
+	"github.com/pactsigner/pactsigner/internal/bubble"
 )
 
 // crash stops an agent's world at a moment: its network never answers again and
@@ -30,7 +31,7 @@ func (w *world) crashDuring(send func(*agent.Agent)) *agent.Agent {
 // RS-1, RS-3, CV-4: killed while sending: never sent again, of unknown outcome
 // once the lease is over, and the conversation is free then.
 func TestKilledWhileSending(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		first := w.send(w.enrolled(), owner(), agent.SendRequest{Message: "Show my trips"}, agent.StatusReplied, "")
 		ctx, cancel := context.WithCancel(context.Background())
@@ -87,7 +88,7 @@ func TestKilledWhileSendingIsKnownAtOnce(t *testing.T) {
 		}, atOnce: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				if c.before != nil {
 					c.before(t, w)
@@ -124,7 +125,7 @@ func TestKilledWhileSendingIsKnownAtOnce(t *testing.T) {
 // RS-3: a turn that ended with its process, before anything was sent, leaves a
 // conversation that can be used, and none where nothing was said.
 func TestKilledBeforeSending(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		first := w.send(w.enrolled(), owner(), agent.SendRequest{Message: "Show my trips"}, agent.StatusReplied, "")
 		hold := make(chan struct{})
@@ -156,7 +157,7 @@ func TestKilledBeforeSending(t *testing.T) {
 // RS-3, CV-2: an owner who takes longer to decide than a lease lasts is not dead
 // to another program that looks meanwhile.
 func TestASlowDecisionIsWaitedFor(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a, b := w.enrolled(), w.open()
 		slow := w.person()
@@ -197,7 +198,7 @@ func TestPendingSignInsAreSettled(t *testing.T) {
 	} {
 		for _, restart := range []bool{false, true} {
 			t.Run(name, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
+				bubble.Test(t, func(t *testing.T) {
 					w := newWorld(t)
 					a := w.enrolled()
 					r, err := a.Authorize(t.Context(), owner(), agent.AuthorizeRequest{Business: cardURL, Scopes: []string{"trips:read"}})
@@ -249,7 +250,7 @@ func discover(t *testing.T, a *agent.Agent) {
 
 // RS-2: killed after it was written down and before it was sent: never sent.
 func TestKilledWhilePrepared(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		r := w.send(a, owner(), agent.SendRequest{Message: "Show my trips"}, agent.StatusReplied, "")
@@ -264,7 +265,7 @@ func TestKilledWhilePrepared(t *testing.T) {
 
 // CV-2: the exact message is on disk before it is on the wire.
 func TestJournalBeforeWire(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		b := w.open()

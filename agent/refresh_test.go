@@ -7,13 +7,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/go-json-experiment/json"
 
 	"github.com/pactsigner/pactsigner/agent"
 	"github.com/pactsigner/pactsigner/agent/egress"
+	"github.com/pactsigner/pactsigner/internal/bubble"
 )
 
 // expires is when a token ends.
@@ -56,7 +56,7 @@ func TestTokenEndsWhileWaiting(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				a := granted(w, 61*time.Second, "trips:read")
 				w.biz.answer = func(u turn) (int, any) {
@@ -83,7 +83,7 @@ func TestTokenEndsWhileWaiting(t *testing.T) {
 func TestRefreshedWhileKeysAreAway(t *testing.T) {
 	for name, away := range map[string]time.Duration{"the new token is still good": time.Second, "it has ended meanwhile": time.Hour} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				a := granted(w, 30*time.Second, "trips:read") // the keys' cache is old
 				w.biz.set(func(b *business) { b.noKeys, b.tokenLife = true, 10*time.Minute })
@@ -111,7 +111,7 @@ func TestRefreshedWhileKeysAreAway(t *testing.T) {
 // CV-15, CV-12, GR-8: once the business worked on a change, a refused token says
 // nothing about it.
 func TestRefusedTokenAfterNoReplyYet(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := granted(w, 30*time.Minute, "trips:cancel")
 		n := 0
@@ -138,7 +138,7 @@ func TestRefusedTokenAfterNoReplyYet(t *testing.T) {
 
 // CV-15: nor does it say anything that the permission was ended here meanwhile.
 func TestNoCredentialsAfterNoReplyYet(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := granted(w, 30*time.Minute, "trips:cancel")
 		w.biz.answer = func(u turn) (int, any) {
@@ -163,7 +163,7 @@ func TestNoCredentialsAfterNoReplyYet(t *testing.T) {
 // CV-12: an operation that was refused later does not hide that the outcome of
 // one before is unknown.
 func TestRefusalDoesNotHideAnUnknownOutcome(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		w.biz.answer = func(turn) (int, any) { return 200, nil }
@@ -185,7 +185,7 @@ func TestRefreshAnswerThatIsNone(t *testing.T) {
 		"an error of no kind": oauthAnswer(400, "invalid_request"),
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				a := granted(w, 30*time.Second, "trips:read")
 				broken := true

@@ -12,11 +12,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/pactsigner/pactsigner/agent"
 	"github.com/pactsigner/pactsigner/agent/egress"
+	"github.com/pactsigner/pactsigner/internal/bubble"
 )
 
 // recording is the Provider of a recorded run: it answers a request with the next
@@ -178,7 +178,7 @@ func recordedWorld(t *testing.T, p *recording) (*world, *agent.Agent) {
 // a receipt that verifies (EV-1), a refused permission (DA-2), a refresh (GR-5), a
 // delegation that is refused (GR-8) and one whose refresh token was used (GR-6).
 func TestReplayRecordedRun(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		p := readRecording(t)
 		w, a := recordedWorld(t, p)
 		shown := []agent.SignIn{}
@@ -264,7 +264,7 @@ func TestReplayRecordedRun(t *testing.T) {
 // A refresh token that was used before is refused, as recorded (GR-5, GR-6): the
 // grant ends and nothing is sent.
 func TestReplayRefreshReused(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		p := readRecording(t)
 		w, a := recordedWorld(t, p)
 		c := w.person()

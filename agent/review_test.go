@@ -5,10 +5,10 @@ import (
 	"errors"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/pactsigner/pactsigner/agent"
+	"github.com/pactsigner/pactsigner/internal/bubble"
 )
 
 // reviews lists what waits for the owner.
@@ -25,7 +25,7 @@ func (w *world) reviews(a *agent.Agent, all bool) []agent.ReviewItem {
 // the owner needs to judge it; acknowledging lifts the block, keeps the verdict and
 // is recorded. Only the owner can, and a second time changes nothing.
 func TestReviewEvidence(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := granted(w, 50*time.Minute, "trips:read", "trips:cancel")
 		w.biz.set(func(b *business) {
@@ -90,7 +90,7 @@ func TestReviewEvidence(t *testing.T) {
 // the business has refused to tell, the owner can settle it: its outcome stays
 // unknown, it holds nothing back any more, and it is never sent again.
 func TestReviewOperation(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a, r, _ := lost(w, cancelTrip)
 		v, err := a.Review(t.Context(), owner(), r.Message)
@@ -170,7 +170,7 @@ func TestReviewOperationThatIsNeverAnswered(t *testing.T) {
 		"its provider is blocked": {func(*world) { blocked = []string{"provider.example.com"} }, "policy_denied", agent.StatusFailed},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				blocked = nil
 				w.config.Policy = func() (agent.Policy, error) {
@@ -225,7 +225,7 @@ func TestReviewOperationThatIsNeverAnswered(t *testing.T) {
 		})
 	}
 	t.Run("unasked", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			w := newWorld(t)
 			a, r, _ := lost(w, cancelTrip)
 			w.mu.Lock()
@@ -246,7 +246,7 @@ func TestReviewOperationThatIsNeverAnswered(t *testing.T) {
 // CV-4, EV-7, TR-4: an answer that is too large to be read is an answer without the
 // reply, and will not be another: it can be settled at once.
 func TestReviewOperationThatIsAnsweredTooLarge(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a, r, _ := lost(w, cancelTrip)
 		w.biz.set(func(b *business) { b.answer = func(turn) (int, any) { return 200, strings.Repeat(" ", 513<<10) } })
@@ -289,7 +289,7 @@ func TestReviewOperationThatCannotBeReconciled(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				a, r, _ := lost(w, cancelTrip)
 				prepare(w, a, r)
@@ -311,7 +311,7 @@ func TestReviewOperationThatCannotBeReconciled(t *testing.T) {
 // there to act disconnects, and none gives up another's sign-in. The owner's own
 // surface does all of it.
 func TestWhatNoTaskMayDo(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := granted(w, 50*time.Minute, "trips:read")
 		w.biz.receipt = func(claims, _ map[string]any) { claims["user"] = "somebody else" }
@@ -368,7 +368,7 @@ func TestWhatNoTaskMayDo(t *testing.T) {
 
 // EV-7: what is nothing to review is not found.
 func TestReviewOfNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		r := w.send(a, owner(), agent.SendRequest{Message: "Show my trips"}, agent.StatusReplied, "")

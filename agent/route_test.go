@@ -3,16 +3,16 @@ package agent_test
 import (
 	"net/http"
 	"testing"
-	"testing/synctest"
 
 	"github.com/pactsigner/pactsigner/agent"
 	"github.com/pactsigner/pactsigner/agent/egress"
+	"github.com/pactsigner/pactsigner/internal/bubble"
 )
 
 // PO-3, PO-4: preference, availability, identity, card and provider decide the
 // way; none of it sends, asks or grants anything.
 func TestRoute(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		for _, c := range []struct {
 			name   string
 			change func(*testing.T, *world, *agent.Agent)
@@ -77,7 +77,7 @@ func TestRoute(t *testing.T) {
 // PO-3, PO-6: an administrator's autoRoute=false keeps tasks from PACT of their
 // own accord; the owner's own surface may choose it, and a send is as before.
 func TestRouteWithoutAutoRoute(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.config.Policy = fixed(agent.Policy{Enabled: true})
 		a := w.enrolled()
@@ -99,7 +99,7 @@ func TestRouteWithoutAutoRoute(t *testing.T) {
 
 // PO-4: the route is no permission: where it says pact, a send asks every gate.
 func TestRouteGrantsNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		bot := agent.TaskCaller(alice, nil, anywhere("work"))

@@ -12,11 +12,12 @@ import (
 
 	"github.com/pactsigner/pactsigner/agent"
 	"github.com/pactsigner/pactsigner/agent/egress"
+	"github.com/pactsigner/pactsigner/internal/bubble"
 )
 
 // CV-5, TR-5: an inspection without permissions is one identity turn.
 func TestInspectWithoutScopes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		r := w.send(a, owner(), agent.SendRequest{Message: "Is LK 204 on time?", Effect: "inspect"}, agent.StatusReplied, "")
@@ -42,7 +43,7 @@ func TestInspectWithoutScopes(t *testing.T) {
 // PO-5, AP-1, AP-2, AP-6, CV-6: a change is approved, consented to, introduced
 // and then sent, in that order.
 func TestChangeInOrder(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		var order []string
@@ -91,7 +92,7 @@ func TestChangeInOrder(t *testing.T) {
 
 // AP-4: declined, nothing is sent and no consent is started.
 func TestDeclined(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		c := w.person()
@@ -108,7 +109,7 @@ func TestDeclined(t *testing.T) {
 
 // AP-4, AP-5: without anybody to ask a change needs --yes, which covers it.
 func TestPreConfirmation(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		r := w.send(a, owner(), agent.SendRequest{Message: "Please cancel it"}, agent.StatusApprovalRequired, agent.ReasonApprovalRequired)
@@ -127,7 +128,7 @@ func TestPreConfirmation(t *testing.T) {
 // AP-3, CV-13: a step-up changes what was approved, so a pre-confirmation does
 // not cover it.
 func TestPreConfirmationDoesNotCoverAStepUp(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		w.biz.answer = func(u turn) (int, any) {
@@ -151,7 +152,7 @@ func TestPreConfirmationDoesNotCoverAStepUp(t *testing.T) {
 // CV-13, DA-18: a step-up is consented to at the card's endpoint and sent again
 // as another message in the same context, approved anew.
 func TestStepUp(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		w.biz.answer = func(u turn) (int, any) {
@@ -199,7 +200,7 @@ func TestStepUpLimits(t *testing.T) {
 		}, agent.StatusUnsupported, agent.ReasonStepUpUnsupported, 3},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				a := w.enrolled()
 				w.biz.answer = func(u turn) (int, any) { return 200, stepUp("ctx", c.missing(u.n)...) }
@@ -214,7 +215,7 @@ func TestStepUpLimits(t *testing.T) {
 
 // AD-1, AD-2: admission refuses in its order and nothing is sent.
 func TestAdmission(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		bot := w.person()
@@ -250,7 +251,7 @@ func TestAdmission(t *testing.T) {
 // CV-4, CV-12, CV-11: a change whose connection drops is of unknown outcome, is
 // never sent again and blocks the next operation, in a new conversation too.
 func TestLostChangeBlocks(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		w.biz.answer = func(u turn) (int, any) {
@@ -278,7 +279,7 @@ func TestLostChangeBlocks(t *testing.T) {
 
 // CV-4: a lost inspection blocks nothing.
 func TestLostInspectionDoesNotBlock(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		w.biz.answer = func(u turn) (int, any) {
@@ -294,7 +295,7 @@ func TestLostInspectionDoesNotBlock(t *testing.T) {
 
 // CV-9: the same message again after 2, 4, 8, 16 and 30 s, then unknown.
 func TestNoReplyYet(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		w.biz.answer = func(turn) (int, any) { return 400, a2aError(400, "INVALID_PARAMS", "There is no reply yet") }
@@ -316,7 +317,7 @@ func TestNoReplyYet(t *testing.T) {
 
 // CV-10: at most three retries after a 429; a Retry-After is obeyed to 120 s.
 func TestRateLimited(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		after := []string{"7", "", "999", "1"}
@@ -337,7 +338,7 @@ func TestRateLimited(t *testing.T) {
 // SG-9: after a plain 401 once more with a fresh token; that provider gets fresh
 // ones from then on.
 func TestSingleUseTokens(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.biz.singleUse = true
 		a := w.enrolled()
@@ -357,7 +358,7 @@ func TestSingleUseTokens(t *testing.T) {
 
 // SG-9, CV-11: a second plain 401 is identity_rejected.
 func TestIdentityRejected(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		w.biz.answer = func(turn) (int, any) { return 401, http.Header{"Www-Authenticate": {`Bearer realm="a2a"`}} }
@@ -370,7 +371,7 @@ func TestIdentityRejected(t *testing.T) {
 
 // CV-11: a closed context is left for a fresh one, once.
 func TestClosedContextRestartsOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		r := w.send(a, owner(), agent.SendRequest{Message: "Show my trips"}, agent.StatusReplied, "")
@@ -410,7 +411,7 @@ func TestIntroductionLimit(t *testing.T) {
 		},
 	} {
 		t.Run(reason, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				a := w.enrolled()
 				w.biz.answer = func(u turn) (int, any) { return answer(w.biz, u) }
@@ -430,7 +431,7 @@ func TestIntroductionLimit(t *testing.T) {
 func TestIntroductionsCutOff(t *testing.T) {
 	for _, code := range []egress.Code{egress.Network, egress.Timeout} {
 		t.Run(string(code), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				w.enrolled().Close()
 				away := true
@@ -453,7 +454,7 @@ func TestIntroductionsCutOff(t *testing.T) {
 
 // SG-7: ten sends at once share one signature.
 func TestConcurrentSendsShareOneSign(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		w.send(a, owner(), agent.SendRequest{Message: "Show"}, agent.StatusReplied, "") // the card is known
@@ -479,7 +480,7 @@ func TestConcurrentSendsShareOneSign(t *testing.T) {
 
 // CV-3: one turn at a time in a conversation, whoever asks.
 func TestConversationBusy(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a, other := w.enrolled(), (*agent.Agent)(nil)
 		r := w.send(a, owner(), agent.SendRequest{Message: "Show my trips"}, agent.StatusReplied, "")
@@ -507,7 +508,7 @@ func TestLeaving(t *testing.T) {
 		"while no reply yet": {a2aError(400, "INVALID_PARAMS", "no reply yet"), 400, agent.StatusUnknown},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				a := w.enrolled()
 				w.biz.answer = func(turn) (int, any) { return c.code, c.answer }
@@ -524,7 +525,7 @@ func TestLeaving(t *testing.T) {
 
 // ID-7: another principal sees nothing.
 func TestPrincipalsAreApart(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		r := w.send(a, w.person(), agent.SendRequest{Message: "Show my trips", Scopes: []string{"trips:read"}}, agent.StatusReplied, "")
@@ -549,7 +550,7 @@ func TestPrincipalsAreApart(t *testing.T) {
 
 // AD-1: who sends and what are asked before whether the business is supported.
 func TestAdmissionBeforeUnsupported(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		w.biz.set(func(b *business) { b.card["supportedInterfaces"].([]any)[0].(map[string]any)["tenant"] = "x" })

@@ -8,16 +8,16 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/pactsigner/pactsigner/agent"
 	"github.com/pactsigner/pactsigner/agent/egress"
+	"github.com/pactsigner/pactsigner/internal/bubble"
 )
 
 // SG-1, SG-2, SG-3, ID-2: enrolment by a device key.
 func TestEnrollDevice(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.signer.enrolToken = "enrol-secret-token"
 		a := w.open()
@@ -52,7 +52,7 @@ func TestEnrollDevice(t *testing.T) {
 
 // SG-3, SG-14: a credential works as well, and lies nowhere in the clear.
 func TestEnrollCredential(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		const credential = "credential-0123456789-very-secret"
 		w.signer.credential = credential
@@ -92,7 +92,7 @@ func TestEnrollCredential(t *testing.T) {
 
 // UR-2, ID-1: a loopback signer sets development mode, and counts only in it.
 func TestEnrollLoopback(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		const local = "http://127.0.0.1:8787"
 		w.hosts[local] = w.signer
@@ -125,7 +125,7 @@ func TestEnrollRefuses(t *testing.T) {
 		"http signer":        {func(*signerStandIn) {}, agent.EnrollRequest{SignerURL: "http://pa.example.com"}, agent.ReasonInvalidInput},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				a := w.open()
 				w.signer.set(c.change)
@@ -161,7 +161,7 @@ func TestSignerRefusals(t *testing.T) {
 		"one for two origins": {func(s *signerStandIn) { s.audiences["https://other.example.com"] = audience }, agent.ReasonNoAudience},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				a := w.enrolled()
 				w.signer.set(c.change)
@@ -177,7 +177,7 @@ func TestSignerRefusals(t *testing.T) {
 // SG-8, SG-10: a disabled signer is noticed within a minute, at once by status,
 // and drops the tokens.
 func TestKillSwitchIsSeen(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		w.send(a, owner(), agent.SendRequest{Message: "Show"}, agent.StatusReplied, "")
@@ -198,7 +198,7 @@ func TestKillSwitchIsSeen(t *testing.T) {
 
 // SG-7, SG-10: how long tokens and statuses are used.
 func TestTokenAndStatusReuse(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		start := time.Now()
@@ -226,7 +226,7 @@ func TestSubjectChange(t *testing.T) {
 		"in the token":  func(s *signerStandIn) { s.tokenSub = "pa_other" },
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				a := w.enrolled()
 				r := w.send(a, w.person(), agent.SendRequest{Message: "Show my trips", Scopes: []string{"trips:read"}}, agent.StatusReplied, "")
@@ -251,7 +251,7 @@ func TestSubjectChange(t *testing.T) {
 
 // SG-4: a signer secret does not open for another signer or issuer.
 func TestSignerSecretIsBound(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		// Somebody turns the profile to another signer by editing the database.
@@ -268,7 +268,7 @@ func TestSignerSecretIsBound(t *testing.T) {
 
 // PO-1, PO-2: availability in its order.
 func TestAvailability(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.open()
 		status := func(a *agent.Agent, want string) {
@@ -302,7 +302,7 @@ func TestAvailability(t *testing.T) {
 
 // PR-1, PR-2, PR-3, PR-5, PR-6: the registry of providers.
 func TestProviders(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.config.Policy = fixed(agent.Policy{Enabled: true, BlockedProviders: []string{"*.bad.example", "Exact.example", "https://origin.example:8443"}})
 		a := w.enrolled()
@@ -357,7 +357,7 @@ func TestProviders(t *testing.T) {
 
 // PR-5: a blocked provider is not contacted at all.
 func TestBlockedProvider(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.config.Policy = fixed(agent.Policy{Enabled: true, BlockedProviders: []string{"provider.example.com"}})
 		a := w.enrolled()

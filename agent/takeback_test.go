@@ -7,11 +7,11 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/pactsigner/pactsigner/agent"
 	"github.com/pactsigner/pactsigner/agent/sqlite"
+	"github.com/pactsigner/pactsigner/internal/bubble"
 )
 
 var cancelWithPermission = agent.SendRequest{Message: "Cancel booking X1", Effect: "change", Scopes: []string{"trips:cancel"}}
@@ -56,7 +56,7 @@ func (w *world) approvedAnew(a *agent.Agent, p agent.ApprovalView) {
 func TestTakeBack(t *testing.T) {
 	for name, signedIn := range map[string]bool{"before the sign-in": false, "after it": true} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				a := w.enrolled()
 				p := w.ask(a, inAssistant("a"), cancelWithPermission)
@@ -82,7 +82,7 @@ func TestTakeBack(t *testing.T) {
 			})
 		})
 	}
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		p := w.ask(a, inAssistant("a"), cancelWithPermission)
@@ -107,7 +107,7 @@ func TestTakenBackWhileItIsSent(t *testing.T) {
 		"as the card is fetched anew": {provider, "/.well-known/agent-card.json"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				a := w.enrolled()
 				p := w.ask(a, inAssistant("a"), cancelWithPermission)
@@ -139,7 +139,7 @@ func TestTakenBackWhileItIsSent(t *testing.T) {
 func TestTakenBackFromWhoWaits(t *testing.T) {
 	for name, anew := range map[string]bool{"and left": false, "and approved anew": true} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				a := w.enrolled()
 				var p agent.ApprovalView
@@ -176,7 +176,7 @@ func TestTakenBackFromWhoWaits(t *testing.T) {
 		})
 	}
 	// Before who waits has heard of the decision.
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		var p agent.ApprovalView
@@ -196,7 +196,7 @@ func TestTakenBackFromWhoWaits(t *testing.T) {
 // AP-1, CP-2: who may not decide any more in the moment in which their word is taken
 // down decides and confirms nothing.
 func TestStands(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		p := w.ask(a, inAssistant("a"), cancelX1)
@@ -261,7 +261,7 @@ func TestConversationFollowsTheSignIn(t *testing.T) {
 		}, "ready", agent.ReasonConsentRejected},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				a := w.enrolled()
 				other := w.send(a, owner(), readTrips, agent.StatusNeedsUserAction, agent.ReasonSignInPending)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/pactsigner/pactsigner/agent"
 	"github.com/pactsigner/pactsigner/agent/egress"
+	"github.com/pactsigner/pactsigner/internal/bubble"
 )
 
 // assistant is a task of the owner's that can ask nobody now, under the owner's own
@@ -57,7 +58,7 @@ func (w *world) state(a *agent.Agent, id string) agent.AuthorizationView {
 // it: the next one goes on with the same code at the same interval, though nobody
 // waits for it.
 func TestTendAfterARestart(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		stop := w.tend(a, agent.Tending{})
@@ -94,7 +95,7 @@ func TestTendAfterARestart(t *testing.T) {
 // DA-3, DA-4: what this program begins and what others begin is polled when it is
 // due, many at once; one that an owner waits for is left to them.
 func TestTendMany(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.biz.device["interval"] = 2
 		a := w.enrolled()
@@ -147,7 +148,7 @@ func TestTendMany(t *testing.T) {
 // DA-3: what another program begins is polled when it is due, though nothing tells
 // of it.
 func TestTendAnothersSignIn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.biz.device["interval"] = 2
 		a, b := w.enrolled(), w.open()
@@ -192,7 +193,7 @@ func TestTendAsksAnew(t *testing.T) {
 		}, true, "failed", agent.ReasonBlockedByAdmin},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				a := w.enrolled()
 				id := w.begin(a, assistant("t-1"), "trips:read").Authorization.ID
@@ -268,7 +269,7 @@ func TestTendAsksBeforeEachPoll(t *testing.T) {
 		"another subject": {func(w *world, _ *atomic.Bool) { w.signer.set(func(s *signerStandIn) { s.subject = "other" }) }, "failed", agent.ReasonSubjectChanged},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				a := w.enrolled()
 				var waits atomic.Bool
@@ -309,7 +310,7 @@ func TestTendUnderTheTasksNetwork(t *testing.T) {
 		}, "granted"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				a := w.enrolled()
 				id := w.begin(a, inTask("t-1", "work"), "trips:read").Authorization.ID
@@ -332,7 +333,7 @@ func TestTendUnderTheTasksNetwork(t *testing.T) {
 // DA-6, DA-9: a signer that is away ends nothing while it counts as polls without an
 // answer; the sign-in goes on when it is back.
 func TestTendWithoutTheSigner(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		id := w.begin(a, assistant("t-1"), "trips:read").Authorization.ID
@@ -365,7 +366,7 @@ func TestTendWithoutTheSigner(t *testing.T) {
 func TestOwnerAttachesWhileTended(t *testing.T) {
 	for name, same := range map[string]bool{"this program": true, "another": false} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				a := w.enrolled()
 				b := a
@@ -426,7 +427,7 @@ func TestOwnerAttachesWhileTended(t *testing.T) {
 // RS-4, RS-5: the owner takes over what a task of theirs began and nobody polls; who
 // tends goes on where they leave.
 func TestOwnerTakesATasksSignInOver(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		id := w.begin(a, assistant("t-1"), "trips:read").Authorization.ID
@@ -454,7 +455,7 @@ func TestOwnerTakesATasksSignInOver(t *testing.T) {
 func TestTheNextWaiterPolls(t *testing.T) {
 	for name, cause := range map[string]error{"left": context.Canceled, "program stops": agent.ErrStopping} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				a := w.enrolled()
 				id := w.begin(a, owner(), "trips:read").Authorization.ID
@@ -494,7 +495,7 @@ func TestTheNextWaiterPolls(t *testing.T) {
 // CV-2, DA-4: a send whose sign-in others poll holds its turn as long as that takes,
 // and goes on by itself.
 func TestSendWhileTended(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		first := w.send(a, owner(), agent.SendRequest{Message: "Show my trips"}, agent.StatusReplied, "")
@@ -520,7 +521,7 @@ func TestSendWhileTended(t *testing.T) {
 // DA-14, DA-15, ID-7: to watch is to see how a sign-in ends, and no more: nothing is
 // polled or shown, and who leaves, in whatever way, ends nothing.
 func TestAwaitAuthorization(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		id := w.begin(a, assistant("t-1"), "trips:read").Authorization.ID
@@ -577,7 +578,7 @@ func TestAwaitAuthorization(t *testing.T) {
 
 // DA-14, CP-4: the link alone, to the owner alone, only while the sign-in is pending.
 func TestShowSignIn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		id := w.begin(a, assistant("t-1"), "trips:read").Authorization.ID
@@ -619,7 +620,7 @@ func TestShowSignIn(t *testing.T) {
 // DA-10, DA-14: the link of a sign-in that ends while it is looked up is not shown,
 // and how it ended is what the waiter is told.
 func TestItEndsBeforeItIsShown(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a, b := w.enrolled(), w.open()
 		id := w.begin(a, assistant("t-1"), "trips:read").Authorization.ID
@@ -644,7 +645,7 @@ func TestItEndsBeforeItIsShown(t *testing.T) {
 // TR-9: the owner's own network profile is a task's if it is said, as it is and by
 // nothing that looks like it.
 func TestDefaultNetwork(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		show := agent.SendRequest{Message: "Show my trips"}
@@ -663,7 +664,7 @@ func TestDefaultNetwork(t *testing.T) {
 // DA-17: to stop waits for a poll under way, and takes down what it brings, for its
 // code is spent; what still waits stays.
 func TestTendStopsInOrder(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		asked := make(chan bool)
@@ -697,7 +698,7 @@ func TestTendStopsInOrder(t *testing.T) {
 // ErrDamaged is told and ends nothing: when the store can be read again, what waits
 // goes on.
 func TestTendOverTrouble(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		var told []string
@@ -733,7 +734,7 @@ func TestTendOverTrouble(t *testing.T) {
 
 // AD-2, ID-7: only the owner's surface tends, and for somebody.
 func TestTendRefuses(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		for name, c := range map[string]agent.Caller{
@@ -748,7 +749,7 @@ func TestTendRefuses(t *testing.T) {
 
 // CP-2: who acts is said in a form that can be kept and shown.
 func TestActor(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		for _, actor := range []string{strings.Repeat("x", 201), "two\nlines", "\x1b[2J", "\xff", "\u202etxet", "nul\x00"} {
@@ -778,7 +779,7 @@ func TestActor(t *testing.T) {
 func TestTendSendsWhatWasApproved(t *testing.T) {
 	for name, restart := range map[string]bool{"same program": false, "restarted": true} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				a := w.enrolled()
 				stop := w.tend(a, agent.Tending{})
@@ -819,7 +820,7 @@ func TestTendSendsWhatWasApproved(t *testing.T) {
 
 // DA-15, CP-4: nothing that is told of a wait holds its secrets.
 func TestNoSecretIsTold(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		var events []agent.Event

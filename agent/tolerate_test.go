@@ -10,13 +10,13 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/google/uuid"
 
 	"github.com/pactsigner/pactsigner/agent"
 	"github.com/pactsigner/pactsigner/agent/egress"
+	"github.com/pactsigner/pactsigner/internal/bubble"
 	"github.com/pactsigner/pactsigner/sandbox"
 	"github.com/pactsigner/pactsigner/sandbox/person"
 )
@@ -206,7 +206,7 @@ func TestToleratesMoreThanWasAsked(t *testing.T) {
 		}
 	})
 	t.Run("the same grant", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			w := newWorld(t)
 			a := w.enrolled()
 			w.authorize(a, w.person(), agent.StatusDone, "")
@@ -507,7 +507,7 @@ func TestToleratesConsentOnLoopback(t *testing.T) {
 		}
 	})
 	t.Run("production", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			w := newWorld(t)
 			a := w.enrolled()
 			w.biz.device["verification_uri_complete"] = link
@@ -548,7 +548,7 @@ func TestToleratesArgsHashes(t *testing.T) {
 		}
 	})
 	t.Run("not even text", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			w := newWorld(t)
 			a := granted(w, 30*time.Minute, "trips:read")
 			w.biz.receipt = func(claims, _ map[string]any) {

@@ -5,11 +5,11 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/pactsigner/pactsigner/agent"
 	"github.com/pactsigner/pactsigner/agent/egress"
+	"github.com/pactsigner/pactsigner/internal/bubble"
 )
 
 // PO-7, CV-10, CV-9, CV-15: policy and identity are asked again after each wait.
@@ -52,7 +52,7 @@ func TestSwitchedOffDuringAWait(t *testing.T) {
 		}, agent.StatusUnknown, agent.ReasonAuthorityChanged, 3, "outcome_unknown"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				w.biz.cardHeader.Set("Cache-Control", "max-age=60")
 				a := w.enrolled()
@@ -82,7 +82,7 @@ func TestSwitchedOffDuringAWait(t *testing.T) {
 // PO-7, AP-3, DI-3: a card that changed while the business limited requests is
 // asked about anew; the refused message is not sent under it.
 func TestCardChangesDuringAWait(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.biz.cardHeader.Set("Cache-Control", "max-age=60")
 		a := granted(w, 50*time.Minute, "trips:cancel")
@@ -115,7 +115,7 @@ func TestCardChangesDuringAWait(t *testing.T) {
 // CV-2, CV-3: a turn that waits for an approval keeps its conversation, however
 // long the owner takes.
 func TestConversationIsKeptDuringApproval(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		b := w.open()
@@ -136,7 +136,7 @@ func TestConversationIsKeptDuringApproval(t *testing.T) {
 // CV-3: a turn that was taken over while the owner was asked is over, and the
 // question is withdrawn.
 func TestTurnIsTakenOverDuringApproval(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		first := w.send(a, owner(), agent.SendRequest{Message: "Show"}, agent.StatusReplied, "")
@@ -156,7 +156,7 @@ func TestTurnIsTakenOverDuringApproval(t *testing.T) {
 // CV-1, ID-4: nothing more is sent in a conversation that was closed while the
 // owner was asked.
 func TestClosedDuringApproval(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		first := w.send(a, owner(), agent.SendRequest{Message: "Show"}, agent.StatusReplied, "")
@@ -174,7 +174,7 @@ func TestClosedDuringApproval(t *testing.T) {
 
 // CV-16, TR-10: who leaves while the owner is asked has sent nothing.
 func TestGivenUpDuringApproval(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		c := w.person()
@@ -194,7 +194,7 @@ func TestGivenUpDuringApproval(t *testing.T) {
 // CV-1, CV-4: that a lost inspection's outcome is unknown stays to be seen while
 // the owner is asked about something else in its conversation, and declines.
 func TestLostInspectionStaysUnknown(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a, r, _ := lost(w, readTrips)
 		c := w.person()
@@ -219,7 +219,7 @@ func TestLostInspectionStaysUnknown(t *testing.T) {
 // DA-12: of a consent that was given in part the owner is told what it brought,
 // and that it is kept.
 func TestPartialConsentIsToldAndKept(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		c := w.person()
@@ -244,7 +244,7 @@ func TestPartialConsentIsToldAndKept(t *testing.T) {
 // CV-6, CV-7, RD-2: a contextId that looks like a secret is not kept, which is told at
 // once: another introduction would bring no other.
 func TestContextThatLooksLikeASecret(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		w.biz.set(func(b *business) {

@@ -10,12 +10,12 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/pactsigner/pactsigner/agent"
 	"github.com/pactsigner/pactsigner/agent/egress"
 	"github.com/pactsigner/pactsigner/agent/sqlite"
+	"github.com/pactsigner/pactsigner/internal/bubble"
 )
 
 const message = "message:send"
@@ -51,7 +51,7 @@ func TestUnsentStaysApproved(t *testing.T) {
 	} {
 		for _, by := range []string{"tended", "approved again"} {
 			t.Run(name+" "+by, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
+				bubble.Test(t, func(t *testing.T) {
 					w := newWorld(t)
 					a := w.enrolled()
 					p := w.ask(a, inAssistant("a"), cancelX1)
@@ -117,7 +117,7 @@ func TestNotTakenStaysApproved(t *testing.T) {
 		"failed":       {status: 500},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				w.enrolled().Close()
 				var down atomic.Bool
@@ -158,7 +158,7 @@ func TestNotTakenStaysApproved(t *testing.T) {
 
 // AP-1, CV-4: what was approved while another change was on its way there waits for that.
 func TestApprovedAtABusyBusiness(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		first := w.ask(a, inAssistant("a"), cancelX1)
@@ -210,7 +210,7 @@ func TestLeftBeforeItWasSent(t *testing.T) {
 		"confirmed, and stopped":       {"confirms", agent.ErrStopping, agent.StatusCancelled, agent.ReasonNeverSent, "", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				a := w.enrolled()
 				ctx, leave := context.WithCancelCause(t.Context())
@@ -277,7 +277,7 @@ func TestLeftBeforeItWasSent(t *testing.T) {
 // AP-1, RS-3: a program that dies between the word and the message leaves it approved; the
 // next one sends it, once.
 func TestDiedBeforeItWasSent(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		p := w.ask(a, inAssistant("a"), cancelX1)
@@ -335,7 +335,7 @@ func TestTheJournalFails(t *testing.T) {
 		for _, confirmed := range []bool{true, false} {
 			for _, leaves := range []bool{true, false} {
 				t.Run(fmt.Sprint(at, confirmed, leaves), func(t *testing.T) {
-					synctest.Test(t, func(t *testing.T) {
+					bubble.Test(t, func(t *testing.T) {
 						w := newWorld(t)
 						w.enrolled().Close()
 						store, err := sqlite.Open(filepath.Join(w.dir, "agent.db"))
@@ -386,7 +386,7 @@ func TestTheJournalFails(t *testing.T) {
 // DA-1, DA-12: a sign-in is joined only by what would ask for just the same; and what is
 // granted is judged by what the operation itself needs.
 func TestOthersSignInIsNotJoined(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		wide, err := a.Authorize(t.Context(), ops(), agent.AuthorizeRequest{Business: cardURL, Scopes: []string{"trips:read", "trips:cancel"}, Purpose: "of ops"})
@@ -415,7 +415,7 @@ func TestOthersSignInIsNotJoined(t *testing.T) {
 
 // DA-12: two operations may ask for the same, and need different parts of it.
 func TestPartOfASignInIsEnough(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := granted(w, 20*time.Minute, "trips:read") // so the union is asked for
 		c := w.person()
@@ -470,7 +470,7 @@ func TestConversationTellsTheEnd(t *testing.T) {
 		}, "ready", agent.ReasonDisabledInSettings},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				a := w.enrolled()
 				p := w.ask(a, inAssistant("a"), agent.SendRequest{Message: "Cancel booking X1", Effect: "change", Scopes: c.scopes})
@@ -486,7 +486,7 @@ func TestConversationTellsTheEnd(t *testing.T) {
 
 // CP-2, CV-14: who had a message asked about again is on record, and whether they confirmed it.
 func TestReconcileIsRecorded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := granted(w, 55*time.Minute, "trips:cancel")
 		w.biz.set(func(b *business) {
@@ -532,7 +532,7 @@ func TestCheckedAfterTheDeadline(t *testing.T) {
 	for _, back := range []time.Duration{0, time.Minute, 20 * time.Minute} {
 		for _, restarts := range []bool{false, true} {
 			t.Run(fmt.Sprint(back, restarts), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
+				bubble.Test(t, func(t *testing.T) {
 					w := newWorld(t)
 					a := w.enrolled()
 					stop := w.tend(a, agent.Tending{})
@@ -585,7 +585,7 @@ func TestApprovedIsTendedUnderItsNetwork(t *testing.T) {
 		"another, which there is no more": {"wide", "", func(string) *agent.Network { return nil }, agent.ApprovalFailed},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				a := w.enrolled()
 				asker, decider, tender := inAssistant("a"), ops(), owner()

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/pactsigner/pactsigner/agent"
+	"github.com/pactsigner/pactsigner/internal/bubble"
 )
 
 // held lets requests whose path ends so wait until the returned func is called.
@@ -31,7 +32,7 @@ func (w *world) held(path string) (release func()) {
 // EV-2: of two replies with one receipt at once one is verified, and what the
 // caller is told is what is on record.
 func TestOneReceiptForTwoRepliesAtOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := granted(w, 30*time.Minute, "trips:read")
 		time.Sleep(11 * time.Minute) // the keys' cache is old
@@ -86,7 +87,7 @@ func TestEvidenceOfAGrantThatEndedMeanwhile(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				a := granted(w, 50*time.Minute, "trips:read")
 				release := w.held("message:send")
@@ -109,7 +110,7 @@ func TestEvidenceOfAGrantThatEndedMeanwhile(t *testing.T) {
 // EV-5, EV-7: a check that now finds better is told apart from the verdict on
 // record, which keeps holding changes back.
 func TestRecheckIsToldApart(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := granted(w, 30*time.Minute, "trips:read")
 		other := newKey(t)
@@ -127,7 +128,7 @@ func TestRecheckIsToldApart(t *testing.T) {
 
 // EV-9, EV-6: the oldest receipts go, but none that the owner has yet to look at.
 func TestHeldReceiptIsNotEvicted(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := granted(w, 50*time.Minute, "trips:read")
 		w.biz.receipt = func(_, e map[string]any) { e["none"] = true }
@@ -150,7 +151,7 @@ func TestHeldReceiptIsNotEvicted(t *testing.T) {
 // CV-2, CV-3: a turn that waits for a sign-in keeps its conversation.
 func TestConversationIsKeptDuringConsent(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		b := w.open()
@@ -184,7 +185,7 @@ func TestLeavingDuringTheExchange(t *testing.T) {
 		"the owner gives up while it is pending": {agent.ErrAborted, false, "cancelled"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				a := w.enrolled()
 				ctx, cancel := context.WithCancelCause(t.Context())
@@ -228,7 +229,7 @@ func TestCardLife(t *testing.T) {
 		5 * time.Minute:  {nil, {"max-age=-5"}, {"max-age=-99999999999999999999999"}, {"max-age=x"}},
 	} {
 		for _, v := range values {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				a := w.enrolled()
 				if v != nil {

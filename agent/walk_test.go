@@ -6,12 +6,12 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"pgregory.net/rapid"
 
 	"github.com/pactsigner/pactsigner/agent"
+	"github.com/pactsigner/pactsigner/internal/bubble"
 )
 
 // The faults that a business answers a turn with. It keeps its replies: the same
@@ -219,7 +219,7 @@ func TestWalk(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		taken := rapid.SliceOfN(steps, 1, 7).Draw(rt, "steps")
 		broken := ""
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			m := newWalk(t)
 			for i, s := range taken {
 				if broken = m.take(t, s); broken == "" {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/pactsigner/pactsigner/agent"
+	"github.com/pactsigner/pactsigner/internal/bubble"
 )
 
 // watched is what a watcher was told.
@@ -65,7 +66,7 @@ func (w *world) watch(a *agent.Agent, c agent.Caller) *watched {
 // What changes is told after it is on disk, in that order, with who did it; the
 // renewal of leases and the times of polls are not, nor a sign-in that only starts.
 func TestWatch(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		told := w.watch(a, owner())
@@ -136,7 +137,7 @@ func TestWatch(t *testing.T) {
 // ID-7: a watcher is told of its own principal's records and of the settings, which
 // are nobody's.
 func TestWatchIsOnesOwn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		bob := owner()
@@ -175,7 +176,7 @@ func TestWatchIsOnesOwn(t *testing.T) {
 
 // All watchers are told the same in the same order, whoever changes what at once.
 func TestWatchInOrder(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		one, other := w.watch(a, owner()), w.watch(a, owner())
@@ -212,7 +213,7 @@ func TestWatchInOrder(t *testing.T) {
 
 // A watch ends with what its callback says, and by nothing else than its context.
 func TestWatchEnds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
 		enough := errors.New("enough")

@@ -4,8 +4,11 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"io/fs"
+	"os"
 	"os/exec"
 	"path"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -24,6 +27,7 @@ var mayImport = map[string][]string{
 	"internal/console": {"signer", "proto"},
 	"probe":            {"agent", "jwks", "proto"},
 	"internal/build":   {},
+	"internal/bubble":  {},
 	"proto":            {},
 	"internal/gateway": {},
 	"signer":           {"custody", "jwks", "rotation", "killswitch", "proto", "internal/audit", "internal/gateway"},
@@ -89,5 +93,28 @@ func TestImports(t *testing.T) {
 	}
 	if seen < 8 {
 		t.Fatalf("go list found only %d packages of ours", seen)
+	}
+}
+
+// TestBubbles holds tests to bubbles that the race detector survives.
+func TestBubbles(t *testing.T) {
+	guarded := 0
+	err := filepath.WalkDir("..", func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !strings.HasSuffix(name, "_test.go") || filepath.Base(name) == "imports_test.go" {
+			return err
+		}
+		b, err := os.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		text := string(b)
+		guarded += strings.Count(text, "bubble.Test(")
+		if strings.Contains(text, "synctest.Test(") || strings.Contains(text, "rapid.SyncTest(") && !strings.Contains(text, "bubble.Guard(") {
+			t.Errorf("%s begins a bubble by itself: use bubble.Test or bubble.Guard", name)
+		}
+		return nil
+	})
+	if err != nil || guarded == 0 {
+		t.Errorf("%d bubbles: %v", guarded, err)
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/go-jose/go-jose/v4"
+
+	"github.com/pactsigner/pactsigner/internal/bubble"
 )
 
 // origin is a key-set server whose keys a test changes.
@@ -150,7 +152,7 @@ func TestCacheBadDocumentIsUnavailable(t *testing.T) {
 
 func TestCacheSharesAFetch(t *testing.T) {
 	for _, fail := range []error{nil, errors.New("down")} {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			o := &origin{kids: []string{"a"}, delay: time.Second, fail: fail}
 			c := &Cache{Fetch: o.fetch}
 			var wg sync.WaitGroup
@@ -169,7 +171,7 @@ func TestCacheSharesAFetch(t *testing.T) {
 }
 
 func TestCacheCallerThatLeavesHarmsNobody(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		o := &origin{kids: []string{"a"}, delay: time.Second}
 		c := &Cache{Fetch: o.fetch}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -216,7 +218,7 @@ func TestCacheForgetsTheLeastRecentlyUsed(t *testing.T) {
 
 // Callers that hang up while their key is looked for make one fetch, not one each.
 func TestCacheFetchesOnceForThoseWhoHangUp(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		o := &origin{kids: []string{"a"}}
 		c := &Cache{Fetch: o.fetch}
 		look(t, c, "a", nil)
@@ -236,7 +238,7 @@ func TestCacheFetchesOnceForThoseWhoHangUp(t *testing.T) {
 
 // While an unknown kid is looked for, who uses a known one waits for nothing.
 func TestCacheKnownKidWaitsForNoFetch(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		o := &origin{kids: []string{"a"}}
 		c := &Cache{Fetch: o.fetch}
 		look(t, c, "a", nil)

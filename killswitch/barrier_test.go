@@ -7,10 +7,11 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/pactsigner/pactsigner/internal/bubble"
 )
 
 // TestBarrierProperty drives several replicas over one store whose answers are
@@ -18,6 +19,7 @@ import (
 // deliveries that take their time, throws kills and waits for them. Once a kill
 // is said to be effective no delivery in its scope may begin anywhere.
 func TestBarrierProperty(t *testing.T) {
+	bubble.Guard(t)
 	confirmedAll, byTime, delivered := 0, 0, 0
 	rapid.Check(t, func(rt *rapid.T) {
 		n := rapid.IntRange(1, 4).Draw(rt, "replicas")
@@ -131,46 +133,23 @@ func barrierRun(rt *rapid.T, faults []fault, quiet bool, kills int, gap time.Dur
 // pause sleeps for a part of limit that depends on n.
 func pause(ctx context.Context, limit time.Duration, n uint64) {
 	part := time.Duration((n*2654435761)%1000+1) * limit / 1000
-	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) <= part {
-		_ = over(ctx) // whoever asks next is told
-		return
-	}
 	select {
 	case <-time.After(part):
 	case <-ctx.Done():
 	}
 }
 
-// over waits until ctx has ended and returns why, a moment before its deadline: the
-// timer of a context, like any that runs a function, crashes the race detector of
-// Go 1.26 now and then when it goes off in a bubble (golang/go#78156).
+// over waits until ctx has ended and returns why.
 func over(ctx context.Context) error {
-	deadline, ok := ctx.Deadline()
-	if !ok {
-		<-ctx.Done()
-		return ctx.Err()
-	}
-	select {
-	case <-time.After(time.Until(deadline) - 1):
-		return context.DeadlineExceeded
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	<-ctx.Done()
+	return ctx.Err()
 }
 
 // leaveAfter returns a context that is cancelled after d.
 func leaveAfter(ctx context.Context, d time.Duration) context.Context {
 	ctx, cancel := context.WithCancel(ctx)
-	after(d, cancel)
+	time.AfterFunc(d, cancel)
 	return ctx
-}
-
-// after runs f after d.
-func after(d time.Duration, f func()) {
-	go func() {
-		time.Sleep(d)
-		f()
-	}()
 }
 
 // faulty is the store as a replica with that fault reaches it.
@@ -223,7 +202,7 @@ func (f faulty) State(ctx context.Context) (State, error) {
 
 // A store whose reports cannot be read does not make a kill effective later.
 func TestBarrierWithoutReports(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		m, d := newMemory(), new(documents)
 		s := NewSwitch(SwitchConfig{Store: m, HighWater: d.highWater()})
 		m.delay = func(ctx context.Context, call string) error {
@@ -252,7 +231,7 @@ func TestBarrierWithoutReports(t *testing.T) {
 
 // Nobody registered may mean that the store forgot: time decides.
 func TestBarrierWithNobody(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s, _, _ := newTestSwitch()
 		res := mustKill(t, s, Scope{Kind: All})
 		start := time.Now()
@@ -266,7 +245,7 @@ func TestBarrierWithNobody(t *testing.T) {
 // A store clock that is set while a barrier waits changes nothing.
 func TestBarrierAndStoreClock(t *testing.T) {
 	for _, skew := range []time.Duration{-time.Hour, time.Hour} {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			s, m, _ := newTestSwitch()
 			m.replicas["dead"] = Replica{Beat: Beat{Replica: "dead"}, Seen: m.now()}
 			res := mustKill(t, s, Scope{Kind: All})
@@ -320,7 +299,7 @@ func (s *silentStore) State(ctx context.Context) (State, error) {
 
 // A store that is away when a wait begins is asked again, and that is said.
 func TestWaitBeginsWithoutTheStore(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		store, d := newMemory(), new(documents)
 		k := mustKill(t, NewSwitch(SwitchConfig{Store: store, HighWater: d.highWater()}), Scope{Kind: All})
 		s := NewSwitch(SwitchConfig{Store: &silentStore{store, 3}, HighWater: d.highWater()})

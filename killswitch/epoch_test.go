@@ -7,13 +7,15 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/pactsigner/pactsigner/internal/bubble"
 )
 
 // A store whose epoch is far beyond what is known is not believed, custody does not
 // learn of it, and throwing the switch leads out of it.
 func TestDamagedEpoch(t *testing.T) {
 	for _, damaged := range []uint64{MaxEpoch + 1, MaxEpoch + 1<<30, EpochCeiling - 1, EpochCeiling, epochLimit - 1, 1 << 52, math.MaxUint64} {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			s, m, d := newTestSwitch()
 			mustKill(t, s, Scope{Device, "i", "d"})
 			r := newReplica(m, d, "r")
@@ -52,7 +54,7 @@ func TestDamagedEpoch(t *testing.T) {
 
 // The highest epoch that a store is believed with leaves room for the switch.
 func TestHighestEpoch(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s, m, d := newTestSwitch()
 		m.state.Epoch = MaxEpoch
 		r := newReplica(m, d, "r")
@@ -90,7 +92,7 @@ func TestStateCheck(t *testing.T) {
 
 // A kill that the store does not have reaches a replica through custody.
 func TestCustodyIsListenedTo(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		m, d := newMemory(), new(documents)
 		r := newReplica(m, d, "r")
 		r.run(t)
@@ -115,7 +117,7 @@ func TestCustodyIsListenedTo(t *testing.T) {
 
 // A replica that has ended is waited for by nobody; not before its last delivery has ended.
 func TestLeave(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s, m, d := newTestSwitch()
 		stays, leaves := newReplica(m, d, "stays"), newReplica(m, d, "leaves")
 		stays.run(t)
@@ -137,7 +139,7 @@ func TestLeave(t *testing.T) {
 		if len(first.Replicas) != 2 {
 			t.Fatalf("while one delivers the registered are %v", first.Replicas)
 		}
-		after(time.Second, func() { close(release) })
+		time.AfterFunc(time.Second, func() { close(release) })
 		start := time.Now()
 		b, err := s.Wait(t.Context(), first.Entry.Epoch, nil)
 		if err != nil || !b.Effective || time.Since(start) < time.Second || time.Since(start) > 1100*time.Millisecond {

@@ -10,10 +10,10 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/pactsigner/pactsigner/internal/audit"
+	"github.com/pactsigner/pactsigner/internal/bubble"
 )
 
 // cluster is a store with copies. What they have not acknowledged is lost when one
@@ -85,9 +85,6 @@ var errCut = errors.New("connection refused")
 // whether the copies have it.
 func (cl *client) call(ctx context.Context, write bool, f func(n *node) error) error {
 	pause := func() error {
-		if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) <= cl.slow {
-			return over(ctx)
-		}
 		select {
 		case <-time.After(cl.slow):
 			return nil
@@ -244,7 +241,7 @@ func wantKilled(t *testing.T, r *replica, what string, scope Scope, want bool) {
 // A kill that a failover took from the store comes back from custody before a
 // replica that never heard of it gets its next permit.
 func TestLineageIsComparedWithCustody(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		c, d := newCluster(), new(documents)
 		r, s := newReplica(&client{c: c}, d, "r"), NewSwitch(SwitchConfig{Store: &client{c: c}, HighWater: d.highWater()})
 		if err := r.Refresh(t.Context()); err != nil {
@@ -278,7 +275,7 @@ func TestLineageIsComparedWithCustody(t *testing.T) {
 
 // The same lineage does not need custody.
 func TestCustodyAwayChangesNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		c, d := newCluster(), new(documents)
 		cl := &client{c: c}
 		r := newReplica(cl, d, "r")
@@ -303,7 +300,7 @@ func TestCustodyAwayChangesNothing(t *testing.T) {
 
 // Two kills that got the same epoch, one before and one after a failover.
 func TestSameEpochAnotherChange(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		m := newMemory()
 		r := newReplica(m, new(documents), "r")
 		m.state = State{Epoch: 1, Change: "x", Entries: []Entry{{ID: "a", Scope: Scope{Device, "i", "a"}, Epoch: 1}}}
@@ -325,7 +322,7 @@ func TestSameEpochAnotherChange(t *testing.T) {
 
 // Beats that reach one server and reads that reach another, of the same epoch.
 func TestStateOfAnotherServerIsRefused(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		m := newMemory()
 		m.state = State{Epoch: 3, Change: "x"}
 		for _, other := range []State{{Epoch: 3, Change: "y"}, {Epoch: 4, Change: "z"}} {
@@ -351,7 +348,7 @@ func (f failingMerge) Merge(ctx context.Context, s State) (State, error) {
 }
 
 func TestMergeThatFailsLetsNobodySign(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		m, d := newMemory(), new(documents)
 		high := State{Epoch: 2, Entries: []Entry{{ID: "a", Scope: Scope{Device, "i", "a"}, Epoch: 2}}}
 		if err := d.highWater().Save(t.Context(), high); err != nil {
@@ -379,7 +376,7 @@ func TestMergeThatFailsLetsNobodySign(t *testing.T) {
 
 // A store that is not the one that custody knows may have become so since.
 func TestUnknownStoreAsksCustodyAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		m, d := newMemory(), new(documents)
 		var marked atomic.Bool
 		marked.Store(true)
@@ -436,7 +433,7 @@ func (c *countingHighWater) Load(ctx context.Context) (State, error) {
 // The first permit of a replica that starts while a barrier waits is for the new
 // epoch, and the barrier does not wait for it.
 func TestReplicaStartsDuringABarrier(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		c, d := newCluster(), new(documents)
 		old := newReplica(&client{c: c}, d, "old")
 		old.run(t)
@@ -477,7 +474,7 @@ func TestPausedDelivery(t *testing.T) {
 		"its clock went back": func(r *replica) { r.wall.Add(-int64(time.Minute)) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				r := newReplica(newMemory(), new(documents), "r")
 				if err := r.Refresh(t.Context()); err != nil {
 					t.Fatal(err)
@@ -499,14 +496,14 @@ func TestPausedDelivery(t *testing.T) {
 // A kill is not effective while a part of the store may authorise on an older epoch,
 // whoever has confirmed and however long it takes.
 func TestBarrierWaitsForTheStore(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		c, d := newCluster(), new(documents)
 		newReplica(&client{c: c}, d, "r").run(t)
 		s := NewSwitch(SwitchConfig{Store: &client{c: c}, HighWater: d.highWater()})
 		c.shard = true
 		res := mustKill(t, s, Scope{Kind: All})
 		var said []string
-		after(5*time.Second, func() { c.set(func() { c.shard = false }) })
+		time.AfterFunc(5*time.Second, func() { c.set(func() { c.shard = false }) })
 		b, err := s.Wait(t.Context(), res.Entry.Epoch, func(b Barrier) { said = append(said, fmt.Sprint(b.Unsettled)) })
 		if err != nil || !b.Effective || b.Unsettled != nil || len(b.Confirmed) != 1 {
 			t.Fatalf("barrier %+v, %v", b, err)
@@ -528,7 +525,7 @@ func TestBarrierWaitsForTheStore(t *testing.T) {
 // A kill that the old master took after a copy had taken over, and that custody got
 // after the replicas there had compared: nobody misses it but the barrier.
 func TestKillOnADemotedMaster(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		c, d := newCluster(), new(documents)
 		r := newReplica(&client{c: c}, d, "r")
 		r.run(t)
@@ -541,7 +538,7 @@ func TestKillOnADemotedMaster(t *testing.T) {
 		if res.Unacknowledged == nil || !res.Durable {
 			t.Fatalf("kill gave %+v", res)
 		}
-		after(20*time.Second, func() {
+		time.AfterFunc(20*time.Second, func() {
 			wantKilled(t, r, "on the new master", scope, false)
 			operator.attach(nil)
 		})
@@ -559,7 +556,7 @@ func TestKillOnADemotedMaster(t *testing.T) {
 // The same, and whoever waits is on the new master: the kill is put back from
 // custody, and its time begins anew.
 func TestWaitPutsALostKillBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		c, d := newCluster(), new(documents)
 		silent := newReplica(&client{c: c}, d, "silent")
 		operator := &client{c: c}
@@ -588,7 +585,7 @@ func TestWaitPutsALostKillBack(t *testing.T) {
 
 // A kill that a failover takes before custody has it is thrown again.
 func TestLostKillIsThrownAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		c, d := newCluster(), new(documents)
 		r := newReplica(&client{c: c}, d, "r")
 		if err := r.Refresh(t.Context()); err != nil {
@@ -622,7 +619,7 @@ func TestLostKillIsThrownAgain(t *testing.T) {
 }
 
 func TestResumeUnacknowledged(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		c, d := newCluster(), new(documents)
 		s := NewSwitch(SwitchConfig{Store: &client{c: c}, HighWater: d.highWater()})
 		res := mustKill(t, s, Scope{Kind: All})
@@ -642,7 +639,7 @@ func TestResumeUnacknowledged(t *testing.T) {
 // Who finds a part of the store that is not ours has the guard compare it with custody
 // again, once.
 func TestDoubt(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		high := &countingHighWater{HighWater: new(documents).highWater()}
 		g := NewGuard(GuardConfig{Store: newMemory(), HighWater: high, Replica: "r"})
 		for want := 1; want <= 2; want++ {

@@ -1,9 +1,4 @@
-//go:build !race
-
 package killswitch
-
-// This property is not run under the race detector, which Go 1.26 crashes after so
-// many timers in a bubble (golang/go#78156); `make test` runs it without.
 
 import (
 	"context"
@@ -17,6 +12,8 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/pactsigner/pactsigner/internal/bubble"
 )
 
 // TestFleetProperty drives three replicas over one store that fails over, loses what
@@ -25,6 +22,7 @@ import (
 // begins once a kill is effective; every kill that was acknowledged, or that custody
 // has, is enforced until it is lifted; and in the end all agree.
 func TestFleetProperty(t *testing.T) {
+	bubble.Guard(t)
 	var total fleetCounts
 	rapid.Check(t, func(rt *rapid.T) {
 		events := rapid.SliceOfN(rapid.Custom(func(rt *rapid.T) fleetEvent {

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/pactsigner/pactsigner/internal/bubble"
 )
 
 // replica is a guard under test. Its wall clock can be set.
@@ -56,7 +58,7 @@ func wantCheck(t *testing.T, g *Guard, what string, want error) {
 var errKilled = errors.New("killed")
 
 func TestPermitLifetime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		m := newMemory()
 		r := newReplica(m, new(documents), "r")
 		wantCheck(t, r.Guard, "before the first permit", ErrNoPermit)
@@ -91,7 +93,7 @@ func TestPermitLifetime(t *testing.T) {
 }
 
 func TestPermitIsRenewed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		m := newMemory()
 		var away atomic.Bool
 		m.delay = func(ctx context.Context, _ string) error {
@@ -123,7 +125,7 @@ func TestPermitIsRenewed(t *testing.T) {
 
 // A guard that is not scheduled loses its permit, whatever it believes.
 func TestPausedGuard(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		m := newMemory()
 		r := newReplica(m, new(documents), "r")
 		if err := r.Refresh(t.Context()); err != nil {
@@ -145,7 +147,7 @@ func TestPausedGuard(t *testing.T) {
 }
 
 func TestClockJump(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		r := newReplica(newMemory(), new(documents), "r")
 		for _, jump := range []time.Duration{1001 * time.Millisecond, -1001 * time.Millisecond} {
 			if err := r.Refresh(t.Context()); err != nil {
@@ -168,7 +170,7 @@ func TestClockJump(t *testing.T) {
 }
 
 func TestClockOffset(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		for _, c := range []struct {
 			skew   time.Duration
 			ready  bool
@@ -218,7 +220,7 @@ func TestClockOffsetOfSlowAnswer(t *testing.T) {
 }
 
 func TestStoreBelowCustody(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		m, d := newMemory(), new(documents)
 		lost := State{Epoch: 9, Entries: []Entry{{ID: "lost", Scope: Scope{Kind: All}, Epoch: 8}}}
 		if err := d.highWater().Save(t.Context(), lost); err != nil {
@@ -257,7 +259,7 @@ func TestStoreBelowCustody(t *testing.T) {
 // A store that comes back from an older copy is merged into, not believed, even
 // when it has since moved past the epoch that replicas know.
 func TestStoreRolledBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		for _, moved := range []uint64{0, 1, 5} {
 			m, d := newMemory(), new(documents)
 			s := NewSwitch(SwitchConfig{Store: m, HighWater: d.highWater()})
@@ -290,7 +292,7 @@ func TestStoreRolledBack(t *testing.T) {
 // A store that is refused before a permit is a regression too, each of them one, and what
 // is known stays known: by a replica that runs, and by one that starts on it.
 func TestRefusedStoreIsARegression(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		m, d := newMemory(), new(documents)
 		s := NewSwitch(SwitchConfig{Store: m, HighWater: d.highWater()})
 		mustKill(t, s, Scope{Device, "i", "d"})
@@ -367,7 +369,7 @@ func (r *refusal) Load(ctx context.Context) (State, error) {
 }
 
 func TestStateFromACopyIsRefused(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		m := newMemory()
 		m.state.Epoch = 3
 		stale := staleReads{m, State{Epoch: 2}}
@@ -388,7 +390,7 @@ func (s staleReads) State(context.Context) (State, error) { return s.state, nil 
 
 func TestKillReachesReplicas(t *testing.T) {
 	for _, quiet := range []bool{false, true} {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			m, d := newMemory(), new(documents)
 			m.quiet = quiet
 			s := NewSwitch(SwitchConfig{Store: m, HighWater: d.highWater()})
@@ -456,7 +458,7 @@ func TestKillReachesReplicas(t *testing.T) {
 // A delivery that passed under an older state holds up the report, and nothing
 // else.
 func TestDeliveryHoldsUpTheReport(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		m, d := newMemory(), new(documents)
 		r := newReplica(m, d, "r")
 		r.run(t)
@@ -524,7 +526,7 @@ func TestDeliveryHoldsUpTheReport(t *testing.T) {
 }
 
 func TestRefreshIsShared(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		m := newMemory()
 		var beats atomic.Int32
 		m.delay = func(_ context.Context, call string) error {
@@ -571,7 +573,7 @@ func TestRefreshIsShared(t *testing.T) {
 }
 
 func TestExpiry(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		m, d := newMemory(), new(documents)
 		m.skew = 2 * time.Second // the store's clock decides
 		replicas := []*replica{newReplica(m, d, "a"), newReplica(m, d, "b"), newReplica(m, d, "c")}
@@ -623,7 +625,7 @@ func TestExpiry(t *testing.T) {
 }
 
 func TestGrantIsToldFirst(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		m := newMemory()
 		var g *Guard
 		told := 0
@@ -649,7 +651,7 @@ func TestGrantIsToldFirst(t *testing.T) {
 }
 
 func TestView(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		m, d := newMemory(), new(documents)
 		s := NewSwitch(SwitchConfig{Store: m, HighWater: d.highWater()})
 		mustKill(t, s, Scope{Audience, "i", "a"})

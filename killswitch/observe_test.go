@@ -5,12 +5,14 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/pactsigner/pactsigner/internal/bubble"
 )
 
 // A change that becomes effective is told once, however many wait for it, with how long
 // it took by the store's clock; not by who comes when it is long over.
 func TestBarrierIsTold(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		m, d := newMemory(), new(documents)
 		var (
 			told  []string
@@ -53,7 +55,7 @@ func TestBarrierIsTold(t *testing.T) {
 // Entries are counted by kind, also those that cover the same, and one of a kind that
 // nobody knows stops everything.
 func TestLive(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		m, d := newMemory(), new(documents)
 		s := NewSwitch(SwitchConfig{Store: m, HighWater: d.highWater()})
 		r := newReplica(m, d, "r")

@@ -3,8 +3,9 @@ package killswitch
 import (
 	"maps"
 	"testing"
-	"testing/synctest"
 	"time"
+
+	"github.com/pactsigner/pactsigner/internal/bubble"
 )
 
 // A custody that forgot the switch, or came back from an older copy, is told again: by
@@ -15,7 +16,7 @@ func TestCustodyIsToldAgain(t *testing.T) {
 		"older":   func(d *documents, before map[string]document) { d.held = maps.Clone(before) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				m, d := newMemory(), new(documents)
 				s := NewSwitch(SwitchConfig{Store: m, HighWater: d.highWater()})
 				r := newReplica(m, d, "r")

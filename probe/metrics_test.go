@@ -12,13 +12,13 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 	"go.uber.org/goleak"
 
+	"github.com/pactsigner/pactsigner/internal/bubble"
 	"github.com/pactsigner/pactsigner/probe"
 )
 
@@ -138,7 +138,7 @@ func TestPage(t *testing.T) {
 
 // The process is live as long as rounds end.
 func TestLivez(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		m := probe.NewMetrics("https://pa.example.com", time.Minute)
 		live := func() int {
 			w := httptest.NewRecorder()
@@ -209,7 +209,7 @@ func TestNothingStays(t *testing.T) {
 // The wait between rounds, on a clock that jumps: from nine to eleven tenths, and of a
 // minute if they fail.
 func TestJitter(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		p, err := probe.New(probe.Config{Issuer: "http://127.0.0.1:1", Credential: probe.NewCredential("x"), ConnectTo: "127.0.0.1:1"})
 		if err != nil {
 			t.Fatal(err)

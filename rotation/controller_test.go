@@ -18,6 +18,7 @@ import (
 
 	"github.com/pactsigner/pactsigner/custody"
 	"github.com/pactsigner/pactsigner/custody/custodytest"
+	"github.com/pactsigner/pactsigner/internal/bubble"
 	"github.com/pactsigner/pactsigner/jwks"
 )
 
@@ -935,7 +936,7 @@ func TestSigningAllocatesNothing(t *testing.T) {
 // TestRun lets Run work by itself: it wakes for what is due and for what it hears
 // of.
 func TestRun(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		p := Defaults().Scaled(60)
 		p.Period = 10 * time.Minute
 		mirror := &store{}
@@ -995,7 +996,7 @@ func TestRun(t *testing.T) {
 // TestRunSaysAFailureOnce: a schedule that cannot be advanced is logged when that
 // begins, when it changes and when it ends.
 func TestRunSaysAFailureOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		keyring := &faulty{Memory: custodytest.NewMemory()}
 		c, err := New(Config{Issuer: issuer, Params: Defaults(), Keyring: keyring, Log: slog.New(slog.NewTextHandler(&log, nil))})

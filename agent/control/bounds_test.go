@@ -28,6 +28,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/pactsigner/pactsigner/agent"
+	"github.com/pactsigner/pactsigner/internal/bubble"
 	agentv1 "github.com/pactsigner/pactsigner/proto/pact/agent/v1"
 )
 
@@ -288,7 +289,7 @@ func TestStrangersEnd(t *testing.T) {
 
 // A door counts whom it lets in, whoever goes first.
 func TestDoor(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		l := make(pipes, 10)
 		d := newDoor(l, 4, time.Second)
 		visit := func() (*visitor, net.Conn) {
@@ -477,7 +478,7 @@ func TestPools(t *testing.T) {
 // agent, and nothing of them stays.
 func TestOperationThatPanics(t *testing.T) {
 	w := newFuzzServer(t)
-	synctest.Test(t, func(t *testing.T) { // which fails if a goroutine stays
+	bubble.Test(t, func(t *testing.T) { // which fails if a goroutine stays
 		var c agent.Caller
 		told := 0
 		func() {
@@ -561,7 +562,7 @@ func (p pipes) Addr() net.Addr { return &net.UnixAddr{} }
 // A reader that takes nothing of an answer holds it for writeTimeout, and not longer;
 // one that takes all in time has as long as it likes.
 func TestPatience(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		const part = 64 << 10
 		wrote := make(chan error, 1)
 		l := make(pipes, 1)
@@ -600,7 +601,7 @@ func TestPatience(t *testing.T) {
 // Over HTTP/2 too, where a peer may have asked for more than it reads.
 func TestPatienceHTTP2(t *testing.T) {
 	w := newFuzzServer(t)
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		wrote := make(chan error, 1)
 		server := w.server.httpServer(false)
 		server.Handler = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

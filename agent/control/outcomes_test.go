@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/pactsigner/pactsigner/internal/bubble"
 	agentv1 "github.com/pactsigner/pactsigner/proto/pact/agent/v1"
 )
 
@@ -56,7 +57,7 @@ func replies(status string) func(context.Context, func(*agentv1.OperationUpdate)
 // TestOutcomeOfWhoLeft (CV-16): a caller that left is told how their operation ended,
 // and nothing is begun by asking.
 func TestOutcomeOfWhoLeft(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		c := outcomeCall{newOutcomes(time.Now), t, "owner", ""}
 		ctx, leave := context.WithCancel(t.Context())
 		begun := make(chan struct{})
@@ -172,7 +173,7 @@ func TestOutcomesAreBounded(t *testing.T) {
 
 // TestOutcomesEnd: what nobody asks for is forgotten, though no other operation begins.
 func TestOutcomesEnd(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		c := outcomeCall{newOutcomes(time.Now), t, "owner", ""}
 		if _, err := c.serve(t.Context(), replies("replied"), operationKey, "one"); err != nil {
 			t.Fatal(err)
@@ -209,7 +210,7 @@ func TestOutcomesOfOthers(t *testing.T) {
 // TestOutcomeThatGoesOn: who left an operation that goes on without them is told so at
 // once, and how it ended once it has.
 func TestOutcomeThatGoesOn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		c := outcomeCall{newOutcomes(time.Now), t, "owner", ""}
 		left, end, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
 		go func() {

@@ -17,8 +17,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
+
+	"github.com/pactsigner/pactsigner/internal/bubble"
 )
 
 // answers is a resolver that gives each name's answers in turn, the last one
@@ -364,7 +365,7 @@ func TestTimeouts(t *testing.T) {
 		for scale, want := range map[int]time.Duration{
 			0: limit.Timeout, 2: limit.Timeout / 2, 1000: time.Second,
 		} {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				c := New(Config{Policy: AllowAll, Resolver: &answers{of: public}, Scale: scale})
 				defer c.Close()
 				c.dial.connect = func(ctx context.Context, _ string, _ netip.AddrPort) (net.Conn, error) {

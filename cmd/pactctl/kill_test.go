@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/pactsigner/pactsigner/internal/bubble"
 	signerv1 "github.com/pactsigner/pactsigner/proto/pact/signer/v1"
 )
 
@@ -33,7 +34,7 @@ func (b *barriers) Recv() (*signerv1.Barrier, error) {
 // terminal a line says who is waited for, and for how long still.
 func TestKillWithASilentReplica(t *testing.T) {
 	for _, width := range []int{0, 60} {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			var g glass
 			a := &app{stdout: &g, stderr: &g, now: time.Now, zone: time.UTC, redraw: width}
 			at := timestamppb.New(time.Now().Add(3400 * time.Millisecond))

@@ -6,10 +6,10 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/pactsigner/pactsigner/agent"
+	"github.com/pactsigner/pactsigner/internal/bubble"
 )
 
 // glass is a terminal without one: it keeps what was written, and shows what a person
@@ -63,7 +63,7 @@ func onGlass(written string) string {
 // On a terminal one line tells what is waited for and for how long still, is drawn
 // over, and is gone before anything else is printed.
 func TestWaitingOnATerminal(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		var g glass
 		a := &app{stdout: &g, stderr: &g, now: time.Now, zone: time.UTC, person: true, redraw: 60}
 		p := &profile{app: a, waiting: newWaiting(a)}
@@ -123,7 +123,7 @@ func TestWaitingOnATerminal(t *testing.T) {
 
 // Elsewhere there is one plain line for each thing that is waited for, however long.
 func TestWaitingElsewhere(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		var g glass
 		a := &app{stdout: &g, stderr: &g, now: time.Now, zone: time.UTC}
 		p := &profile{app: a, waiting: newWaiting(a)}

@@ -28,6 +28,7 @@ import (
 	"github.com/go-jose/go-jose/v4"
 
 	"github.com/pactsigner/pactsigner/custody"
+	"github.com/pactsigner/pactsigner/internal/bubble"
 )
 
 // signingVault has one key in memory. distort may change its results.
@@ -410,7 +411,7 @@ func TestReplacedKeyIsFoundOut(t *testing.T) {
 		}
 	})
 	t.Run("review", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			v := &signingVault{}
 			tr, log := v.transit(t)
 			v.batch(t, tr, 1)

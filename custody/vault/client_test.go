@@ -15,12 +15,12 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/go-jose/go-jose/v4"
 
 	"github.com/pactsigner/pactsigner/custody"
+	"github.com/pactsigner/pactsigner/internal/bubble"
 	"github.com/pactsigner/pactsigner/test/servers"
 )
 
@@ -483,7 +483,7 @@ func TestNamespace(t *testing.T) {
 }
 
 func TestCallIsBounded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		c := unauthenticated(t, func(r *http.Request) (*http.Response, error) {
 			if strings.HasSuffix(r.URL.Path, "/lookup-self") {
 				return response(r, 200, `{"data":{"ttl":0}}`), nil

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/pactsigner/pactsigner/custody"
+	"github.com/pactsigner/pactsigner/internal/bubble"
 	"github.com/pactsigner/pactsigner/test/servers"
 )
 
@@ -165,7 +166,7 @@ func get(t *testing.T, c *client) error {
 }
 
 func TestLoginRenews(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		v := newAuthVault(time.Hour, 0)
 		c, _ := v.approle(t)
 		started := time.Now()
@@ -200,7 +201,7 @@ func TestLoginRenews(t *testing.T) {
 func TestLoginBeforeTheEnd(t *testing.T) {
 	for name, fixed := range map[string]bool{"renewable": false, "batch token": true} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				v := newAuthVault(time.Hour, 3*time.Hour)
 				v.fixed = fixed
 				c, _ := v.approle(t)
@@ -226,7 +227,7 @@ func TestLoginBeforeTheEnd(t *testing.T) {
 }
 
 func TestLoginForEver(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		v := newAuthVault(0, 0)
 		v.tokens["hvs.root"] = &authToken{}
 		file := filepath.Join(t.TempDir(), "token")
@@ -246,7 +247,7 @@ func TestLoginForEver(t *testing.T) {
 
 // Callers that a 403 meets together make one login together.
 func TestLoginAfterRevocation(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		v := newAuthVault(time.Hour, 0)
 		c, _ := v.approle(t)
 		if err := get(t, c); err != nil {
@@ -270,7 +271,7 @@ func TestLoginAfterRevocation(t *testing.T) {
 
 // A policy that forbids a call does not become a login per call.
 func TestLoginForbidden(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		v := newAuthVault(time.Hour, 0)
 		v.forbid = true
 		c, _ := v.approle(t)
@@ -291,7 +292,7 @@ func TestLoginForbidden(t *testing.T) {
 }
 
 func TestLoginWhileVaultIsAway(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		v := newAuthVault(time.Hour, 0)
 		v.down = true
 		c, _ := v.approle(t)
@@ -342,7 +343,7 @@ func TestLoginWhileVaultIsAway(t *testing.T) {
 
 // Vault locks a role that is tried with a wrong secret id too often.
 func TestLoginRefused(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		v := newAuthVault(time.Hour, 0)
 		c, log := v.approle(t)
 		if err := get(t, c); err != nil {
@@ -372,7 +373,7 @@ func TestLoginRefused(t *testing.T) {
 }
 
 func TestLoginTokenFileChanges(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		v := newAuthVault(time.Hour, time.Hour)
 		v.tokens["hvs.one"] = &authToken{expires: time.Now().Add(time.Hour)}
 		file := filepath.Join(t.TempDir(), "token")
@@ -412,7 +413,7 @@ func TestLoginTokenFileChanges(t *testing.T) {
 }
 
 func TestLoginWaits(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		hung := roundTripper(func(r *http.Request) (*http.Response, error) {
 			<-r.Context().Done()
 			return nil, r.Context().Err()
@@ -440,7 +441,7 @@ func TestLoginWaits(t *testing.T) {
 }
 
 func TestLoginClose(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		v := newAuthVault(time.Hour, 0)
 		c, _ := v.approle(t)
 		if err := get(t, c); err != nil {
@@ -489,7 +490,7 @@ func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { retur
 // The service account's token is replaced by Kubernetes again and again; each
 // login takes the newest.
 func TestLoginKubernetes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		v := newAuthVault(time.Hour, 0)
 		v.secret = `{"jwt":"jwt-of-pod-1","role":"signer"}`
 		file := filepath.Join(t.TempDir(), "jwt")

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/pactsigner/pactsigner/custody"
+	"github.com/pactsigner/pactsigner/internal/bubble"
 )
 
 // told is an observer that counts.
@@ -132,7 +133,7 @@ func TestObserverOfABatch(t *testing.T) {
 
 // One too many is told, and counted out of those who wait.
 func TestObserverOfAFullQueue(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		f := newFakeVault(time.Second)
 		full := 0
 		tr := &transit{scheduler: newScheduler(f.send), keys: map[string]*signingKey{}}

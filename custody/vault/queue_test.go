@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/pactsigner/pactsigner/custody"
+	"github.com/pactsigner/pactsigner/internal/bubble"
 )
 
 // fakeVault answers batches after a while with the digests as signatures. It
@@ -130,7 +131,7 @@ func noErrors(t *testing.T, errs []error) {
 }
 
 func TestQueueLoneItemNeverWaits(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		f := newFakeVault(10 * time.Millisecond)
 		s := newScheduler(f.send)
 		defer s.close()
@@ -147,7 +148,7 @@ func TestQueueLoneItemNeverWaits(t *testing.T) {
 }
 
 func TestQueueGathersWhileBusy(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		f := newFakeVault(10 * time.Millisecond)
 		s := newScheduler(f.send)
 		defer s.close()
@@ -173,7 +174,7 @@ func TestQueueGathersWhileBusy(t *testing.T) {
 }
 
 func TestQueueSixteenInAllInTurns(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		f := newFakeVault(0)
 		var ended time.Duration
 		f.took = func(key string) time.Duration {
@@ -219,7 +220,7 @@ func TestQueueSixteenInAllInTurns(t *testing.T) {
 }
 
 func TestQueueFull(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		f := newFakeVault(time.Second)
 		s := newScheduler(f.send)
 		defer s.close()
@@ -239,7 +240,7 @@ func TestQueueFull(t *testing.T) {
 }
 
 func TestQueueCallerLeaves(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		f := newFakeVault(time.Second)
 		s := newScheduler(f.send)
 		defer s.close()
@@ -271,7 +272,7 @@ func TestQueueCallerLeaves(t *testing.T) {
 }
 
 func TestQueueRefusesHopelessDeadlines(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		f := newFakeVault(500 * time.Millisecond)
 		s := newScheduler(f.send)
 		defer s.close()
@@ -317,7 +318,7 @@ func TestQueueRefusesHopelessDeadlines(t *testing.T) {
 }
 
 func TestQueueCallIsBounded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		f := newFakeVault(time.Hour)
 		s := newScheduler(f.send)
 		defer s.close()
@@ -352,7 +353,7 @@ func TestQueueRetriesOnce(t *testing.T) {
 		"disabled":     {[]error{custody.ErrDisabled}, 1, custody.ErrDisabled},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				f := newFakeVault(time.Millisecond)
 				f.fail = func(call int) error {
 					if call < len(test.fails) {
@@ -378,7 +379,7 @@ func TestQueueRetriesOnce(t *testing.T) {
 
 // A second try is for those who still wait.
 func TestQueueRetryDropsThoseWhoLeft(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		f := newFakeVault(10 * time.Millisecond)
 		f.fail = func(call int) error {
 			if call < 2 {
@@ -404,7 +405,7 @@ func TestQueueRetryDropsThoseWhoLeft(t *testing.T) {
 }
 
 func TestQueueClose(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		f := newFakeVault(time.Hour)
 		s := newScheduler(f.send)
 		var waits []func() []error
@@ -454,7 +455,7 @@ func TestQueueProperties(t *testing.T) {
 		speeds := rapid.SliceOfN(rapid.SampledFrom([]int{1, 10, 100, 1500, 5000}), 1, 10).Draw(rt, "speeds")
 		failures := rapid.SliceOfN(rapid.SampledFrom([]int{0, 0, 0, 429, 503, 500}), 1, 10).Draw(rt, "failures")
 		var broken []string
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			f := newFakeVault(0)
 			calls := 0
 			f.took = func(string) time.Duration {

@@ -11,13 +11,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/pactsigner/pactsigner/internal/bubble"
 	"github.com/pactsigner/pactsigner/internal/console/consoletest"
 	signerv1 "github.com/pactsigner/pactsigner/proto/pact/signer/v1"
 	"github.com/pactsigner/pactsigner/signer"
@@ -189,7 +189,7 @@ func (h hanging) FleetStatus(ctx context.Context, _ *signerv1.FleetStatusRequest
 
 // A page does not wait for ever for a store that hangs: it comes, and says so.
 func TestStoreHangs(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		d := newDesk(t, consoletest.Calm(testTime), sharedSecret)
 		d.console.cfg.Admin = func() (Admin, bool) { return hanging{d.service}, true }
 		began := time.Now()

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
-	"testing/synctest"
 	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -19,6 +18,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/pactsigner/pactsigner/internal/bubble"
 	"github.com/pactsigner/pactsigner/signer"
 )
 
@@ -77,7 +77,7 @@ func counted(m *metrics) string {
 func TestWhoLeaves(t *testing.T) {
 	for name, waited := range map[string]time.Duration{"cancelled": patience - 1, "unavailable": patience} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				m := newMetrics("test")
 				m.activity = newActivity("r", time.Now)
 				ctx, leave := context.WithCancel(t.Context())

@@ -22,6 +22,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/pactsigner/pactsigner/internal/bubble"
 	"github.com/pactsigner/pactsigner/internal/config"
 	"github.com/pactsigner/pactsigner/test/servers"
 )
@@ -171,7 +172,7 @@ func TestSpansThatFailed(t *testing.T) {
 
 // Each listener serves its exchanged certificate, without anybody's doing.
 func TestEveryCertificateIsRenewed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s := &Server{log: slog.New(slog.DiscardHandler)}
 		before := map[*face]*tls.Certificate{}
 		exchange := func() {}

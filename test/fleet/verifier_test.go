@@ -11,10 +11,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/go-jose/go-jose/v4"
+
+	"github.com/pactsigner/pactsigner/internal/bubble"
 )
 
 // publisher serves the key sets that a test sets.
@@ -66,7 +67,7 @@ func TestVerifiers(t *testing.T) {
 	} {
 		policy := Policies(1)[i%3]
 		t.Run(fmt.Sprintf("%s, %v", policy.Name, c.after), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				p := &publisher{maxAge: 300}
 				l := recorded()
 				l.fleet.Issuer = "http://issuer.localhost"

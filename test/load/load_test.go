@@ -8,19 +8,20 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/go-jose/go-jose/v4"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/pactsigner/pactsigner/internal/bubble"
 )
 
 // An open loop's latency counts from when a request was due: a server that stalls
 // is not asked less.
 func TestOpenLoopCountsWaiting(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		slow := func() (int, bool) {
 			time.Sleep(100 * time.Millisecond)
 			return 200, false
@@ -37,7 +38,7 @@ func TestOpenLoopCountsWaiting(t *testing.T) {
 }
 
 func TestClosedLoop(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		left := 7
 		worker := func() (int, bool) {
 			time.Sleep(10 * time.Millisecond)
