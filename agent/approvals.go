@@ -403,14 +403,26 @@ func (c *conversation) waitsFor(p *approval) bool {
 // TakeBack puts what an actor approved and what is not sent yet back to wait for the
 // owner's word, and returns how many that are: for the transaction of the profile's store
 // in which it is noted that the actor can give it no more. What is about to be sent is
-// not sent then, until it is approved anew.
+// not sent then, until it is approved anew. What is on its way, which does not count, goes
+// back too if nothing ran of it.
 func TakeBack(tx Tx, principal, actor string, now time.Time) (n int, err error) {
-	approved, err := find[approval](tx, Query{Principal: principal, States: []string{ApprovalApproved}})
+	approved, err := find[approval](tx, Query{Principal: principal, States: []string{ApprovalApproved, ApprovalSent}})
 	if err != nil {
 		return 0, err
 	}
 	for _, p := range approved {
 		if p.DecidedBy != actor {
+			continue
+		}
+		if p.State == ApprovalSent {
+			flies, err := p.onItsWay(tx)
+			if flies && !p.TakenBack {
+				p.TakenBack = true
+				err = put(tx, p)
+			}
+			if err != nil {
+				return 0, err
+			}
 			continue
 		}
 		c, err := get[conversation](tx, p.Principal, p.Conversation)
@@ -424,14 +436,32 @@ func TakeBack(tx Tx, principal, actor string, now time.Time) (n int, err error) 
 				return 0, err
 			}
 		}
-		p.State, p.Reason, p.Authorization = ApprovalPending, ReasonApproverRevoked, ""
-		p.Failures, p.NextTry = 0, time.Time{}
+		p.waitAnew()
 		if err := put(tx, p); err != nil {
 			return 0, err
 		}
 		n++
 	}
 	return n, nil
+}
+
+// waitAnew has an approval wait for the owner's word again, for who gave it may no more.
+func (p *approval) waitAnew() {
+	p.State, p.Reason, p.Authorization = ApprovalPending, ReasonApproverRevoked, ""
+	p.Failures, p.NextTry = 0, time.Time{}
+}
+
+// onItsWay reports an approval whose message has gone out, and of which nothing is written
+// down yet of how that ends.
+func (p *approval) onItsWay(tx Tx) (bool, error) {
+	if p.State != ApprovalSent || p.LeaseOwner == "" {
+		return false, nil
+	}
+	m, err := get[message](tx, p.Principal, p.SentMessage)
+	if errors.Is(err, ErrNotFound) {
+		return false, nil
+	}
+	return err == nil && m.LeaseOwner == p.LeaseOwner && (m.State == messageSending || m.State == messageUnknown), err // CV-14
 }
 
 // over is what it means to who would go on with an approval that it is over, or was
@@ -462,8 +492,10 @@ func (p *approval) over() error {
 // what was approved takes another approval (AP-3). An operation that holds the
 // approval goes on by itself. What is approved already and could not be sent, for
 // want of a sign-in say, is gone on with. What is approved and not sent may still be
-// denied. Who leaves before it is sent takes their word back, and it waits for it
-// again; where the program stops (ErrStopping) it stays approved, and is sent by Tend.
+// denied; of what is on its way that is refused, but kept for if nothing runs of it: then
+// it is not sent again. Who leaves before it is sent takes their word back, and it waits
+// for it again; where the program stops (ErrStopping) it stays approved, and is sent by
+// Tend.
 // Only on the owner's own surface, in no task. Errors wrap ErrNotFound.
 func (a *Agent) Decide(ctx context.Context, c Caller, d Decision) (Result, error) {
 	if err := c.check(); err != nil {
@@ -485,7 +517,7 @@ func (a *Agent) takeWord(ctx context.Context, op *operation, d Decision) error {
 		return fmt.Errorf("recover: %w", err)
 	}
 	var p *approval
-	goOn, already := false, false
+	goOn, already, flies := false, false, false
 	err := a.store.Update(ctx, func(tx Tx) (err error) {
 		if err := c.stands(tx); err != nil {
 			return err
@@ -497,9 +529,17 @@ func (a *Agent) takeWord(ctx context.Context, op *operation, d Decision) error {
 		if err != nil {
 			return err
 		}
+		if flies, err = p.onItsWay(tx); err != nil {
+			return err
+		}
 		switch {
 		case !d.Approve && p.State == ApprovalDenied:
 			return nil
+		case flies && !d.Approve:
+			if p.Denied.IsZero() {
+				p.Denied, p.DeniedBy = a.now(), c.actor()
+			}
+			return put(tx, p)
 		case !p.waits():
 			return p.over()
 		case a.lapsed(p, held): // since a moment
@@ -534,6 +574,10 @@ func (a *Agent) takeWord(ctx context.Context, op *operation, d Decision) error {
 	})
 	if err != nil {
 		return err
+	}
+	if flies {
+		return refuse(StatusBlocked, ReasonApprovalOver, "message %s is on its way under approval %s, and may be carried out; "+
+			"if the business does not take it, it is denied, and not sent again", p.SentMessage, p.ID)
 	}
 	if !goOn {
 		op.result.Status, op.result.Approval = StatusDone, p.view()
@@ -678,7 +722,8 @@ func (a *Agent) useApproval(tx Tx, op *operation, m *message) error {
 
 // unused makes the approval of a message one that is not sent yet again, in the transaction
 // in which it is written down that nothing ran of the message and that it may go out anew:
-// the business did not take it, or was not reached (CV-10, CV-11).
+// the business did not take it, or was not reached (CV-10, CV-11). What was denied meanwhile
+// is so from then on, and what was taken back waits to be approved anew.
 func (a *Agent) unused(tx Tx, op *operation, m *message) error {
 	if op.approved == nil || op.approved.ID == "" || m.Introduction {
 		return nil
@@ -688,6 +733,13 @@ func (a *Agent) unused(tx Tx, op *operation, m *message) error {
 		return err
 	}
 	p.State, p.SentMessage = ApprovalApproved, ""
+	switch {
+	case !p.Denied.IsZero():
+		p.State, p.Reason, p.Decided, p.DecidedBy = ApprovalDenied, ReasonApprovalDenied, p.Denied, p.DeniedBy
+	case p.TakenBack:
+		p.waitAnew()
+	}
+	p.TakenBack, p.Denied, p.DeniedBy = false, time.Time{}, ""
 	return put(tx, p)
 }
 
@@ -718,7 +770,8 @@ func (a *Agent) awaitSignIn(ctx context.Context, op *operation, z *authorization
 // A question that was asked and left is withdrawn, unless the program stops. What was
 // approved and is not sent stays approved, for whatever goes on with it first: the
 // owner (Decide) or Tend. It is over if it was refused for what does not pass by
-// itself; and who gave the word takes it back by leaving, but while they are to sign in.
+// itself; and who gave the word takes it back by leaving: what they asked themselves is
+// withdrawn, and what they approved by Decide waits again, but while they are to sign in.
 func (a *Agent) leaveApproval(ctx context.Context, op *operation, ended error) error {
 	if op.asking == nil {
 		return ended

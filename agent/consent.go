@@ -151,14 +151,21 @@ func (a *Agent) authorize(ctx context.Context, op *operation, req AuthorizeReque
 // getConsent gets a grant that covers op.required from the owner, by a sign-in
 // that is pending already or a new one.
 func (a *Agent) getConsent(ctx context.Context, op *operation) error {
-	z, err := a.claimSignIn(ctx, op)
-	if err != nil {
+	var z *authorization
+	begin := func(ctx context.Context) (err error) {
+		if z, err = a.claimSignIn(ctx, op); err == nil && z.State == authorizationStarting {
+			z, err = a.startAuthorization(ctx, op, z)
+		}
 		return err
 	}
-	if z.State == authorizationStarting {
-		if z, err = a.startAuthorization(ctx, op, z); err != nil {
-			return err
-		}
+	var err error
+	if op.conversation != nil {
+		err = a.whileHeld(ctx, op, begin)
+	} else {
+		err = begin(ctx)
+	}
+	if err != nil {
+		return err
 	}
 	op.setAuthorization(a, z)
 	if err := a.awaitSignIn(ctx, op, z); err != nil {

@@ -173,9 +173,9 @@ var fillers = phrases("i", "we", "and", "so", "then", "well", "oh", "please")
 // MayConfirm reports whether a business could take a task's message for the owner's
 // word, which no task gives (AD-2, AP-1): it says yes to something or chooses; or it goes
 // on with a conversation (in, nil if it begins one) in which anything but a look was
-// sent, or whose business asked something last, or without a word of its own that looks,
-// for a question mark makes an inspection of any words (AD-6). What a task sends so is no
-// inspection.
+// sent, or whose business asked something last, or may have; or without a word of its own
+// that looks, for a question mark makes an inspection of any words (AD-6). What a task
+// sends so is no inspection.
 func MayConfirm(text string, in *ConversationView) bool {
 	for _, w := range readings(text) {
 		if w.affirms() || in != nil && !inspectWords.in(w.words) {
@@ -185,18 +185,16 @@ func MayConfirm(text string, in *ConversationView) bool {
 	return in != nil && in.awaits()
 }
 
-// awaits reports whether a conversation may be waiting for the owner's word.
+// awaits reports whether a conversation may be waiting for the owner's word: the business's
+// last answer asks something, or is not of text alone.
 func (v *ConversationView) awaits() bool {
-	said := ""
 	for _, m := range v.Messages {
 		if !m.Introduction && m.Effect != EffectInspect || m.State == messageUnknown {
 			return true
 		}
-		if m.Reply != "" {
-			said = m.Reply
-		}
 	}
-	return asks(said)
+	said, replied := v.lastReply()
+	return replied && (wordless(said) || asks(said))
 }
 
 // questionMarks are those of all scripts that are no form of the usual one.
@@ -206,9 +204,9 @@ const questionMarks = "?\u00bf\u037e\u055e\u061f\u1367\u1945\u203d\u2370\u2753\u
 var query = regexp.MustCompile(`://[!->@-~]*\?[\w.%~-]+=`)
 
 // asks reports whether a business's words ask something: they have a question mark of
-// any script, and not only in a link, or cannot be told whole.
+// any script, and not only in a link, or there is more than what is kept of them.
 func asks(said string) bool {
-	if strings.Contains(said, Redacted) || utf8.RuneCountInString(said) >= maxReply {
+	if strings.Contains(said, Redacted) || strings.Contains(said, partsLeftOut) || utf8.RuneCountInString(said) >= maxReply {
 		return true
 	}
 	said = query.ReplaceAllString(said, " ")

@@ -263,7 +263,8 @@ func TestMayConfirm(t *testing.T) {
 		"asked in Greek": look("Να το ακυρώσω;"), "asked in Greek, its own mark": look("Ok\u037e"), "asked in Armenian": look("Չեղարկե՞լ"), "asked by an emoji": look("LKDHCK ❓"),
 		"asked, double": look("Cancel⁇"), "withheld": look(agent.Redacted), "withheld in part": look("Shall I cancel it" + agent.Redacted), "asked behind a link": look("Shall I cancel https://air.example/t?id=3?"),
 		"asked in a link's query": look("https://air.example/t?id=3&Shall-I?"), "asked beside a link": look("https://air.example/t よろしいですか？ https://air.example/t?id=3"), "asked right behind a link": look("https://air.example/tよろしいですか？t?id=3"),
-		"cut":      look(strings.Repeat("a", 20000)),
+		"cut":     look(strings.Repeat("a", 20000)),
+		"no text": look(""), "nothing to see": look(" \u200b\n"), "more than text": look("Two trips.\n[parts that are not text are left out]"),
 		"a change": {Messages: []agent.MessageView{{State: "replied", Effect: agent.EffectChange}, {State: "replied", Effect: agent.EffectInspect, Reply: "Done."}}},
 		"unknown":  {Messages: []agent.MessageView{{State: "replied", Effect: agent.EffectUnknown}}},
 		"lost":     {Messages: []agent.MessageView{{State: "outcome_unknown", Effect: agent.EffectInspect}}},
@@ -275,13 +276,10 @@ func TestMayConfirm(t *testing.T) {
 			t.Errorf("%s: a look", name)
 		}
 	}
-	for name, reply := range map[string]string{"a semicolon": "Two trips; one flight.", "a link": "It is at https://air.example/t?id=3&lang=en (or http://air.example?x.y=%20).", "nothing": "", "answered since": "Done."} {
+	for name, reply := range map[string]string{"a semicolon": "Two trips; one flight.", "a link": "It is at https://air.example/t?id=3&lang=en (or http://air.example?x.y=%20).", "answered since": "Done."} {
 		v := look(reply)
 		if name == "answered since" {
 			v.Messages = append([]agent.MessageView{{State: "replied", Effect: agent.EffectInspect, Reply: "Which?"}}, v.Messages...)
-		}
-		if name == "nothing" {
-			v.Messages = v.Messages[1:]
 		}
 		if agent.MayConfirm("Show the list", v) {
 			t.Errorf("%s: no look", name)

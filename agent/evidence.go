@@ -44,7 +44,7 @@ func (a *Agent) replied(ctx context.Context, op *operation, m *message, reply Re
 	err := a.store.Update(saved, func(tx Tx) error {
 		return a.changeInWith(tx, op, func() error {
 			m.State, m.Reason, m.Received = messageReplied, "", received
-			m.Reply, m.ReplyID = reply.Message.Text, reply.Message.MessageID
+			m.Reply, m.ReplyID = reply.Message.kept(), reply.Message.MessageID
 			m.release()
 			op.adoptContext(reply.Message.ContextID)
 			op.conversation.State, op.conversation.Reason = conversationReplied, ""
@@ -78,9 +78,13 @@ func (a *Agent) judgeReply(ctx context.Context, op *operation, m *message, r *re
 		return err
 	}
 	s.Keys = keys
+	withheld, err := a.withholdClaims(ctx, r, &s, e)
+	if err != nil {
+		return err
+	}
 	err = a.store.Update(ctx, func(tx Tx) error {
 		return a.changeInWith(tx, op, func() error {
-			if err := a.recordVerdict(tx, r, s, e); err != nil {
+			if err := a.recordVerdict(tx, r, s, e, withheld); err != nil {
 				return err
 			}
 			m.Verdict = Verdict(r.State)
@@ -208,15 +212,15 @@ func (k *recordingKeys) Key(ctx context.Context, kid string, alg jose.SignatureA
 
 // recordVerdict writes a verdict down: r holds the one that counts, which a
 // receipt attached elsewhere meanwhile makes worse (EV-2). Verified evidence lifts the block that
-// waited for it; nothing else but the owner does.
-func (a *Agent) recordVerdict(tx Tx, r *receipt, s receiptSecret, e Evidence) error {
+// waited for it; nothing else but the owner does. s is by withholdClaims, and so is withheld.
+func (a *Agent) recordVerdict(tx Tx, r *receipt, s receiptSecret, e Evidence, withheld signIns) error {
 	now := a.now()
-	r.State, r.Issues, s.Problems = string(e.Verdict), e.Issues, e.Problems
+	r.State, r.Issues = string(e.Verdict), e.Issues
 	r.Digest, r.KeyID, r.Algorithm = e.Digest, e.KeyID, e.Algorithm
 	if e.Claims != nil {
-		s.Actions, s.ScopesUsed, r.Time = e.Claims.Actions, e.Claims.ScopesUsed, e.Claims.Time
+		r.Time = e.Claims.Time
 	}
-	if err := a.withholdClaims(tx, r, &s); err != nil {
+	if err := a.withholdSince(tx, r, &s, withheld); err != nil {
 		return err
 	}
 	if r.Key == "" && r.Digest != "" {
@@ -365,8 +369,12 @@ func (a *Agent) VerifyStoredReceipt(ctx context.Context, c Caller, id string) (R
 		return ReceiptView{}, fmt.Errorf("receipt %s: %w", truncate(id, maxScopeID), err)
 	}
 	e := Evidence{Verdict: VerdictUnverifiable, Issues: []string{IssueSecretMissing}}
+	var withheld signIns
 	if !lost {
-		if e, err = a.judgeAgain(withNetwork(ctx, c), r, &s, b); err != nil {
+		if e, err = a.judgeAgain(withNetwork(ctx, c), r, &s, b); err == nil {
+			withheld, err = a.withholdClaims(ctx, r, &s, e)
+		}
+		if err != nil {
 			return ReceiptView{}, fmt.Errorf("receipt %s: %w", r.ID, err)
 		}
 	}
@@ -381,7 +389,7 @@ func (a *Agent) VerifyStoredReceipt(ctx context.Context, c Caller, id string) (R
 		if lost || Verdict(r.State) != VerdictUnverifiable {
 			err = put(tx, r)
 		} else {
-			err = a.recordRecheck(tx, r, s, e)
+			err = a.recordRecheck(tx, r, s, e, withheld)
 		}
 		if err != nil {
 			return err
@@ -416,8 +424,8 @@ func (a *Agent) judgeAgain(ctx context.Context, r *receipt, s *receiptSecret, b 
 
 // recordRecheck writes the verdict of a receipt down that was judged again, with its
 // message.
-func (a *Agent) recordRecheck(tx Tx, r *receipt, s receiptSecret, e Evidence) error {
-	if err := a.recordVerdict(tx, r, s, e); err != nil {
+func (a *Agent) recordRecheck(tx Tx, r *receipt, s receiptSecret, e Evidence, withheld signIns) error {
+	if err := a.recordVerdict(tx, r, s, e, withheld); err != nil {
 		return err
 	}
 	m, err := get[message](tx, r.Principal, r.Message)

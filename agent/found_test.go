@@ -328,10 +328,11 @@ func (f forgetful) Update(ctx context.Context, do func(agent.Tx) error) error {
 	})
 }
 
-// What a business said last is told to who decides on what goes on with it, cut and
-// without what it hides.
+// What a business said last is told to who decides on what goes on with it: with its end,
+// where a question stands, and what is hidden is so before anything is cut. That there
+// was more than text is said.
 func TestLastWords(t *testing.T) {
-	long := strings.Repeat("x", 400)
+	long := strings.Repeat("a", 300) + strings.Repeat("b", 700) + strings.Repeat("c", 987) + " Cancel them?"
 	for name, c := range map[string]struct {
 		messages []agent.MessageView
 		said     string
@@ -342,11 +343,55 @@ func TestLastWords(t *testing.T) {
 		"an introduction": {[]agent.MessageView{{Introduction: true, Reply: "Shall I?"}, {State: "step_up"}}, "Shall I?", true},
 		"no reply":        {[]agent.MessageView{{State: "failed"}}, "", true},
 		"the last":        {[]agent.MessageView{{Reply: "One"}, {Reply: "Shall I\u200b?"}, {}}, "Shall I?", true},
-		"long":            {[]agent.MessageView{{Reply: long}}, long[:300] + " …", true},
-		"a secret":        {[]agent.MessageView{{Reply: "user_code=ABCDEFGH"}}, agent.RedactText("user_code=ABCDEFGH"), true},
+		"no text":         {[]agent.MessageView{{State: "replied", Reply: "One"}, {State: "replied"}}, "[an answer without text]", true},
+		"as long":         {[]agent.MessageView{{Reply: long[700:]}}, long[700:], true},
+		"long": {[]agent.MessageView{{Reply: long}},
+			long[:300] + " …\n[700 characters are left out here]\n… " + long[1000:], true},
+		"a secret where it is cut": {[]agent.MessageView{{Reply: long[:290] + "\u2068code KEPT-FROM-YOU\u2069" + long[300:]}},
+			long[:290] + "code gone" + long[300:301] + " …\n[699 characters are left out here]\n… " + long[1000:], true},
+		"all that is kept": {[]agent.MessageView{{Reply: strings.Repeat("x", 20000)}},
+			strings.Repeat("x", 300) + " …\n[18700 characters are left out here]\n… " + strings.Repeat("x", 1000) + " …\n[more than this is not kept]", true},
+		"a secret": {[]agent.MessageView{{Reply: "user_code=ABCDEFGH"}}, agent.RedactText("user_code=ABCDEFGH"), true},
 	} {
-		if said, goesOn := agent.LastWords(agent.ConversationView{Messages: c.messages}); said != c.said || goesOn != c.goesOn {
+		hide := func(text string) string { return strings.ReplaceAll(text, "KEPT-FROM-YOU", "gone") }
+		if said, goesOn := agent.LastWords(agent.ConversationView{Messages: c.messages}, hide); said != c.said || goesOn != c.goesOn {
 			t.Errorf("%s: %q, %v", name, said, goesOn)
 		}
+	}
+}
+
+// AD-2, AP-1: a question can stand in what is no text, so that a task's look behind such a
+// reply takes the owner's word, who is told that there was more.
+func TestReplyOfMoreThanText(t *testing.T) {
+	data := map[string]any{"data": map[string]any{"question": "Cancel trip 7?", "options": []any{"go", "stay"}}}
+	for name, c := range map[string]struct {
+		parts []any
+		said  string
+	}{
+		"beside text": {[]any{map[string]any{"text": "Trip 7 is there."}, data}, "Trip 7 is there.\n[parts that are not text are left out]"},
+		"alone":       {[]any{data}, "[parts that are not text are left out]"},
+		"much":        {[]any{map[string]any{"text": strings.Repeat("a", 20000)}, data}, "a\n[parts that are not text are left out] …\n[more than this is not kept]"},
+		"no text":     {[]any{map[string]any{"text": "\u200b"}}, "[an answer without text]"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				a := w.enrolled()
+				look := agent.SendRequest{Message: "Show my trips", Effect: "inspect"}
+				look.Conversation = w.send(a, assistant("t-1"), look, agent.StatusReplied, "").Conversation
+				w.send(a, assistant("t-1"), look, agent.StatusReplied, "")
+				w.biz.answer = func(u turn) (int, any) {
+					v := w.biz.normal(u)
+					v["message"].(map[string]any)["parts"] = c.parts
+					return 200, v
+				}
+				w.send(a, assistant("t-1"), look, agent.StatusReplied, "")
+				v, err := a.Conversation(t.Context(), owner(), look.Conversation)
+				if said, _ := agent.LastWords(v, nil); err != nil || !strings.HasSuffix(said, c.said) || len(v.Messages[2].Reply) > 20000 {
+					t.Errorf("%q, %v", said, err)
+				}
+				w.send(a, assistant("t-1"), look, agent.StatusApprovalRequired, agent.ReasonApprovalRequired)
+			})
+		})
 	}
 }

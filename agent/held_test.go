@@ -4,6 +4,8 @@ import (
 	"context"
 	"net/http"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -22,6 +24,40 @@ func (w *world) changes() (n int) {
 		}
 	}
 	return n
+}
+
+// CV-4, AP-3: a change that meets another one in its last moment, after its own introduction,
+// is not sent, and so told: it stays approved, and is sent once the other has ended.
+func TestHeldBackInTheLastMoment(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		a := w.enrolled()
+		first := w.ask(a, inAssistant("a"), cancelX1)
+		second := w.ask(a, inAssistant("a"), agent.SendRequest{Message: "Cancel booking X2", Effect: "change"})
+		var n atomic.Int64
+		w.around(provider, message, func(_ http.ResponseWriter, _ *http.Request, next func()) {
+			switch n.Add(1) {
+			case 1: // the introduction of the second
+				time.Sleep(10 * time.Second)
+			case 3: // the first change
+				time.Sleep(30 * time.Second)
+			}
+			next()
+		})
+		var both sync.WaitGroup
+		both.Go(func() { w.decide(a, ops(), second, true, agent.StatusBlocked, agent.ReasonBusy) })
+		time.Sleep(2 * time.Second)
+		both.Go(func() { w.decide(a, ops(), first, true, agent.StatusReplied, "") })
+		both.Wait()
+		w.approval(a, second.ID, agent.ApprovalApproved)
+		w.want(`SELECT state FROM messages WHERE data ->> 'Text' = 'Cancel booking X2'`, "failed")
+		w.tend(a, agent.Tending{})
+		time.Sleep(5 * time.Minute)
+		w.approval(a, second.ID, agent.ApprovalSent)
+		if n := w.changes(); n != 2 {
+			t.Errorf("%d changes", n)
+		}
+	})
 }
 
 // CV-4, RS-1, CV-12: a change whose sender was killed is not sent again in a

@@ -59,7 +59,7 @@ func (a *Agent) settleIntroduction(op *operation, m *message, reply Reply, o Out
 		m.Reason = o.Reason
 		switch o.State {
 		case OutcomeReplied:
-			m.State, m.Reply, m.ReplyID = messageReplied, reply.Message.Text, reply.Message.MessageID
+			m.State, m.Reply, m.ReplyID = messageReplied, reply.Message.kept(), reply.Message.MessageID
 			op.adoptContext(reply.Message.ContextID)
 		case OutcomeAuthRequired:
 			m.State = messageAuthRequired

@@ -229,6 +229,54 @@ func TestLeasesOfAWrongClock(t *testing.T) {
 	})
 }
 
+// RS-1, CV-3: a turn that is taken over has sent nothing, and says so, unless its message was on
+// its way then: of that it is not known, for who took the turn over counts it as that.
+func TestTurnTakenOver(t *testing.T) {
+	for name, c := range map[string]struct {
+		at     int // request: the introduction, the change; 3: just before that
+		code   int // answered to that
+		status agent.Status
+		reason agent.Reason
+	}{
+		"while it is introduced":           {1, 200, agent.StatusBlocked, agent.ReasonBusy},
+		"while its introduction is no use": {1, 401, agent.StatusBlocked, agent.ReasonBusy},
+		"before it is sent":                {3, 200, agent.StatusBlocked, agent.ReasonBusy},
+		"while it is carried out":          {2, 200, agent.StatusUnknown, agent.ReasonInterrupted},
+		"while it is not taken":            {2, 401, agent.StatusUnknown, agent.ReasonInterrupted},
+		"while it is limited":              {2, 429, agent.StatusUnknown, agent.ReasonInterrupted},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				a := w.enrolled()
+				n := 0
+				w.intercept(provider, message, func(rw http.ResponseWriter, _ *http.Request) bool {
+					if n++; n == c.at {
+						w.stolen("conversations", time.Now().Add(time.Minute))
+						if c.code == 401 {
+							plain401(rw)
+						} else if c.code != 200 {
+							rw.WriteHeader(c.code)
+						}
+						return c.code != 200
+					}
+					return false
+				})
+				p := w.person()
+				p.Progress = func(e agent.Event) {
+					if e.Kind == agent.EventSending && c.at == 3 {
+						w.stolen("conversations", time.Now().Add(time.Minute))
+					}
+				}
+				w.send(a, p, cancelX1, c.status, c.reason)
+				if sent := len(w.changed()); c.at < 3 && n != c.at || c.at == 3 && n != 1 || c.status == agent.StatusBlocked && sent != 0 {
+					t.Errorf("%d turns after %d requests", sent, n)
+				}
+			})
+		})
+	}
+}
+
 // DA-4: a poll and what follows it may take longer than the lease: no other program
 // polls meanwhile, and what was granted is kept.
 func TestSlowPoll(t *testing.T) {

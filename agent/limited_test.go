@@ -2,6 +2,7 @@ package agent_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"path/filepath"
@@ -35,9 +36,12 @@ func (w *world) limited(after string) (n *atomic.Int64, open func()) {
 
 // AP-1, AP-3, CV-10: while the business limits requests what was approved is not sent: it can
 // be denied, and is taken back with what it was approved by; then it goes out neither after the
-// wait nor later by what tends the profile.
+// wait nor later by what tends the profile. So it is if that happens while the attempt that is
+// not taken is on its way.
 func TestTakenBackWhileLimited(t *testing.T) {
-	for _, what := range []string{"denied", "revoked", "revoked, and so ended"} {
+	for _, what := range []string{"denied", "revoked", "revoked, and so ended",
+		"denied during the attempt", "revoked during the attempt", "revoked during the attempt, and so ended"} {
+		during, denied, ends := strings.Contains(what, "during"), strings.HasPrefix(what, "denied"), strings.HasSuffix(what, "ended")
 		for _, opens := range []time.Duration{30 * time.Second, 10 * time.Minute} { // before its retries are over, and after
 			t.Run(fmt.Sprint(what, " ", opens), func(t *testing.T) {
 				bubble.Test(t, func(t *testing.T) {
@@ -45,33 +49,61 @@ func TestTakenBackWhileLimited(t *testing.T) {
 					a := w.enrolled()
 					p := w.ask(a, inAssistant("a"), cancelX1)
 					n, open := w.limited("60")
+					b := w.open()
+					w.around(provider, message, func(_ http.ResponseWriter, _ *http.Request, next func()) {
+						switch {
+						case !during || n.Load() != 1:
+						case denied:
+							r := w.decide(b, owner(), p, false, agent.StatusBlocked, agent.ReasonApprovalOver)
+							if !strings.Contains(r.Detail, "is on its way") {
+								t.Errorf("denied: %s", r.Detail)
+							}
+						default:
+							if taken := w.takeBack("token ops"); taken != 0 {
+								t.Errorf("took back %d", taken)
+							}
+						}
+						next()
+					})
 					w.tend(w.open(), agent.Tending{Caller: owner()})
 					ctx, end := context.WithCancelCause(t.Context())
 					defer end(nil)
 					var deciding sync.WaitGroup
 					deciding.Go(func() {
 						r, err := a.Decide(ctx, ops(), agent.Decision{ID: p.ID, Approve: true, Digest: p.Digest})
-						want := map[string]agent.Status{"denied": agent.StatusDenied, "revoked": agent.StatusApprovalRequired, "revoked, and so ended": agent.StatusCancelled}[what]
+						want := agent.StatusApprovalRequired
+						switch {
+						case denied:
+							want = agent.StatusDenied
+						case ends:
+							want = agent.StatusCancelled
+						}
 						if err != nil || r.Status != want {
 							t.Errorf("%+v, %v", r, err)
 						}
 					})
 					time.Sleep(20 * time.Second)
-					b := w.open()
-					if v := w.approval(b, p.ID, agent.ApprovalApproved); n.Load() != 2 || v.SentMessage != "" {
+					state := agent.ApprovalApproved
+					switch {
+					case during && denied:
+						state = agent.ApprovalDenied
+					case during:
+						state = agent.ApprovalPending
+					}
+					if v := w.approval(b, p.ID, state); n.Load() != 2 || v.SentMessage != "" {
 						t.Errorf("after %d requests %+v", n.Load(), v)
 					}
 					w.want(`SELECT state FROM messages WHERE data ->> 'Text' = 'Cancel booking X1'`, "prepared")
-					switch what {
-					case "denied":
+					switch {
+					case denied:
 						w.decide(b, owner(), p, false, agent.StatusDone, "")
-					default:
+					case !during:
 						if taken := w.takeBack("token ops"); taken != 1 {
 							t.Errorf("took back %d", taken)
 						}
-						if what != "revoked" {
-							end(fmt.Errorf("the token is over: %w", agent.ErrStopping))
-						}
+					}
+					if ends {
+						end(fmt.Errorf("the token is over: %w", agent.ErrStopping))
 					}
 					time.Sleep(opens)
 					open()
@@ -80,8 +112,10 @@ func TestTakenBackWhileLimited(t *testing.T) {
 					if c := len(w.changed()); c != 0 {
 						t.Errorf("%d turns", c)
 					}
-					if what == "denied" {
-						w.approval(b, p.ID, agent.ApprovalDenied)
+					if denied {
+						if v := w.approval(b, p.ID, agent.ApprovalDenied); v.DecidedBy != "owner" || v.Reason != agent.ReasonApprovalDenied {
+							t.Errorf("%+v", v)
+						}
 						return
 					}
 					w.approvedAnew(b, p)
@@ -91,30 +125,121 @@ func TestTakenBackWhileLimited(t *testing.T) {
 	}
 }
 
-// AP-1, AP-3, SG-9: so it is between a token that the business refuses and the next.
+// AP-1, AP-3, SG-9: so it is between a token that the business refuses and the next, and while
+// it is refused.
 func TestTakenBackAtANewToken(t *testing.T) {
-	bubble.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		a := w.enrolled()
-		p := w.ask(a, inAssistant("a"), cancelX1)
-		n, taken := 0, -1
-		w.intercept(provider, message, func(rw http.ResponseWriter, _ *http.Request) bool {
-			if n++; n == 2 {
-				rw.WriteHeader(401)
-			}
-			return n == 2
+	for _, during := range []bool{false, true} {
+		t.Run(fmt.Sprint(during), func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				a := w.enrolled()
+				p := w.ask(a, inAssistant("a"), cancelX1)
+				n, taken, want := 0, -1, 1
+				w.intercept(provider, message, func(rw http.ResponseWriter, _ *http.Request) bool {
+					if n++; n == 2 {
+						if during {
+							taken, want = w.takeBack("token ops"), 0
+						}
+						rw.WriteHeader(401)
+					}
+					return n == 2
+				})
+				w.around(signerURL, "/pact/sign", func(_ http.ResponseWriter, _ *http.Request, next func()) {
+					if next(); n == 2 && !during {
+						taken = w.takeBack("token ops")
+					}
+				})
+				w.decide(a, ops(), p, true, agent.StatusApprovalRequired, agent.ReasonApproverRevoked)
+				if taken != want || n != 2 {
+					t.Errorf("took back %d, %d requests", taken, n)
+				}
+				w.approvedAnew(a, p)
+			})
 		})
-		w.around(signerURL, "/pact/sign", func(_ http.ResponseWriter, _ *http.Request, next func()) {
-			if next(); n == 2 {
-				taken = w.takeBack("token ops")
-			}
+	}
+}
+
+// AP-1, AP-3, CV-10: and at the last attempt that the business does not take, by who tends the
+// profile too.
+func TestTakenBackAtTheLastAttempt(t *testing.T) {
+	for _, tended := range []bool{false, true} {
+		t.Run(fmt.Sprint(tended), func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				a := w.enrolled()
+				asked, status, reason := cancelX1, agent.StatusFailed, string(egress.RateLimited)
+				if tended {
+					asked, status, reason = cancelWithPermission, agent.StatusNeedsUserAction, agent.ReasonSignInPending
+				}
+				p := w.ask(a, inAssistant("a"), asked)
+				n, open := w.limited("20")
+				w.around(provider, message, func(_ http.ResponseWriter, _ *http.Request, next func()) {
+					if n.Load() == 4 {
+						if taken := w.takeBack("token ops"); taken != 0 {
+							t.Errorf("took back %d", taken)
+						}
+					}
+					next()
+				})
+				w.decide(a, ops(), p, true, status, reason)
+				stop := w.tend(w.open(), agent.Tending{})
+				w.biz.allow("trips:cancel")
+				time.Sleep(20 * time.Minute)
+				stop()
+				if n := n.Load(); n != 5 {
+					t.Errorf("%d requests", n)
+				}
+				open()
+				w.approvedAnew(a, p)
+			})
 		})
-		w.decide(a, ops(), p, true, agent.StatusApprovalRequired, agent.ReasonApproverRevoked)
-		if taken != 1 || n != 2 {
-			t.Errorf("took back %d, %d requests", taken, n)
-		}
-		w.approvedAnew(a, p)
-	})
+	}
+}
+
+// AP-1, AP-3: of what is on its way it is not told that it was denied or taken back, and if the
+// business takes it, or nobody knows, it has been sent.
+func TestTakenBackOnItsWay(t *testing.T) {
+	for name, c := range map[string]struct {
+		answer int
+		status agent.Status
+		reason agent.Reason
+	}{
+		"taken":   {200, agent.StatusReplied, ""},
+		"unknown": {503, agent.StatusUnknown, "http_503"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				a := w.enrolled()
+				b := w.open()
+				p := w.ask(a, inAssistant("a"), cancelX1)
+				n := 0
+				w.intercept(provider, message, func(rw http.ResponseWriter, _ *http.Request) bool {
+					if n++; n == 1 {
+						return false
+					}
+					w.decide(b, owner(), p, false, agent.StatusBlocked, agent.ReasonApprovalOver)
+					w.decide(b, owner(), p, true, agent.StatusBlocked, agent.ReasonApprovalOver)
+					if taken := w.takeBack("token ops"); taken != 0 {
+						t.Errorf("took back %d", taken)
+					}
+					if c.answer != 200 {
+						rw.WriteHeader(c.answer)
+					}
+					return c.answer != 200
+				})
+				w.decide(a, ops(), p, true, c.status, c.reason)
+				w.tend(b, agent.Tending{})
+				time.Sleep(20 * time.Minute)
+				if v := w.approval(b, p.ID, agent.ApprovalSent); v.DecidedBy != "token ops" || v.Reason != "" || n != 2 {
+					t.Errorf("%+v after %d requests", v, n)
+				}
+				if r := w.decide(b, owner(), p, false, agent.StatusBlocked, agent.ReasonApprovalOver); !strings.Contains(r.Detail, "was used") {
+					t.Errorf("denied: %s", r.Detail)
+				}
+			})
+		})
+	}
 }
 
 // RS-2, AP-1: a program that dies while the business limits requests leaves what is not sent:
@@ -249,13 +374,19 @@ func (s stepped) Update(ctx context.Context, fn func(agent.Tx) error) error {
 
 func (w *world) openStepped(then *atomic.Pointer[func()]) *agent.Agent {
 	w.t.Helper()
+	return w.openOn(func(s agent.Store) agent.Store { return stepped{s, then} })
+}
+
+// openOn opens the profile on another store over its own.
+func (w *world) openOn(over func(agent.Store) agent.Store) *agent.Agent {
+	w.t.Helper()
 	store, err := sqlite.Open(filepath.Join(w.dir, "agent.db"))
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	w.t.Cleanup(func() { _ = store.Close() })
 	cfg := w.config
-	cfg.Dir, cfg.Store = w.dir, stepped{store, then}
+	cfg.Dir, cfg.Store = w.dir, over(store)
 	cfg.Network = func(rules agent.URLRules, policy egress.Policy) agent.Egress { return &wire{w, rules, policy} }
 	a, err := agent.Open(cfg)
 	if err != nil {
@@ -422,9 +553,10 @@ func TestNotTakenIsNotUnsent(t *testing.T) {
 // AP-1, AP-3, CV-15: so it is where the business is asked what became of a message: that stays of
 // unknown outcome, and who may give the word no more has it asked no more.
 func TestReconcileTakenBackWhileLimited(t *testing.T) {
-	for _, ended := range []bool{false, true} {
-		t.Run(fmt.Sprint(ended), func(t *testing.T) {
+	for _, when := range []string{"waiting", "waiting, and so ended", "during the attempt"} {
+		t.Run(when, func(t *testing.T) {
 			bubble.Test(t, func(t *testing.T) {
+				during, ended := strings.HasPrefix(when, "during"), strings.HasSuffix(when, "ended")
 				w := newWorld(t)
 				a, sent, _ := lost(w, cancelTrip)
 				r, err := a.Reconcile(t.Context(), asked(), agent.ReconcileRequest{Conversation: sent.Conversation})
@@ -435,6 +567,9 @@ func TestReconcileTakenBackWhileLimited(t *testing.T) {
 				n := 0
 				w.intercept(provider, message, func(rw http.ResponseWriter, _ *http.Request) bool {
 					if n++; n == 1 {
+						if during {
+							w.takeBack("token ops")
+						}
 						rw.Header().Set("Retry-After", "60")
 						rw.WriteHeader(429)
 					}
@@ -451,7 +586,7 @@ func TestReconcileTakenBackWhileLimited(t *testing.T) {
 					}
 				})
 				time.Sleep(20 * time.Second)
-				if taken := w.takeBack("token ops"); taken != 1 {
+				if taken := w.takeBack("token ops"); (taken == 1) == during {
 					t.Errorf("took back %d", taken)
 				}
 				if ended {
@@ -463,6 +598,101 @@ func TestReconcileTakenBackWhileLimited(t *testing.T) {
 					t.Errorf("%+v after %d requests", v, n)
 				}
 				w.decide(a, owner(), p, true, agent.StatusReplied, "")
+			})
+		})
+	}
+}
+
+// CV-2, CV-10: the start of a sign-in may be limited for longer than a turn's lease: the turn
+// stays its own, and that of who waits for the same sign-in, and nothing else sends what they
+// were about to.
+func TestLimitedStart(t *testing.T) {
+	for _, who := range []string{"one", "tended", "two"} {
+		t.Run(who, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				a := w.enrolled()
+				var n atomic.Int64
+				w.intercept(provider, "/oauth/device", func(rw http.ResponseWriter, _ *http.Request) bool {
+					limits := n.Add(1) <= 3
+					if limits {
+						rw.Header().Set("Retry-After", "120")
+						rw.WriteHeader(429)
+					}
+					return limits
+				})
+				b := w.open()
+				if who == "tended" {
+					w.tend(b, agent.Tending{})
+				}
+				asked, turns := cancelWithPermission, 1
+				if who == "two" {
+					asked, turns = readTrips, 2
+				}
+				var sending sync.WaitGroup
+				for range turns {
+					sending.Go(func() { w.send(a, w.person(), asked, agent.StatusReplied, "") })
+				}
+				time.Sleep(5 * time.Minute)
+				under, err := b.Conversations(t.Context(), owner())
+				if err != nil || len(under) != turns {
+					t.Errorf("%+v, %v", under, err)
+				}
+				for _, c := range under {
+					w.send(b, owner(), agent.SendRequest{Message: "Show my trips", Conversation: c.ID}, agent.StatusBlocked, agent.ReasonBusy)
+				}
+				sending.Wait()
+				if n := n.Load(); n != 4 || len(w.changed()) != turns {
+					t.Errorf("%d starts, %d turns", n, len(w.changed()))
+				}
+			})
+		})
+	}
+}
+
+// failsOnce is a Store whose next write fails.
+type failsOnce struct {
+	agent.Store
+	next *atomic.Bool
+}
+
+func (f failsOnce) Update(ctx context.Context, fn func(agent.Tx) error) error {
+	if f.next.CompareAndSwap(true, false) {
+		return errors.New("database is locked")
+	}
+	return f.Store.Update(ctx, fn)
+}
+
+// AP-1, CV-10, SG-9: what was approved, was not taken, and could not be written down as that is
+// not told as cancelled, and stays approved: it is sent later, once.
+func TestNotTakenAndNotWrittenDown(t *testing.T) {
+	for _, code := range []int{429, 401} {
+		t.Run(fmt.Sprint(code), func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				w.enrolled().Close()
+				var next atomic.Bool
+				a := w.openOn(func(s agent.Store) agent.Store { return failsOnce{s, &next} })
+				p := w.ask(a, inAssistant("a"), cancelX1)
+				n := 0
+				w.intercept(provider, message, func(rw http.ResponseWriter, _ *http.Request) bool {
+					if n++; n == 2 {
+						next.Store(true)
+						rw.WriteHeader(code)
+					}
+					return n == 2
+				})
+				r, err := a.Decide(t.Context(), ops(), agent.Decision{ID: p.ID, Approve: true, Digest: p.Digest})
+				if err == nil || !strings.Contains(err.Error(), "database is locked") {
+					t.Errorf("%+v, %v", r, err)
+				}
+				w.approval(a, p.ID, agent.ApprovalApproved)
+				w.tend(w.open(), agent.Tending{})
+				time.Sleep(10 * time.Minute)
+				w.approval(a, p.ID, agent.ApprovalSent)
+				if n := len(w.changed()); n != 1 {
+					t.Errorf("%d turns", n)
+				}
 			})
 		})
 	}

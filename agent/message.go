@@ -109,6 +109,20 @@ type StepUp struct {
 // what section 18 lists: either media type, no messageId, an envelope without
 // @type or details. 401, 405 and 429 are never A2A errors.
 func ParseReply(status int, contentType, wwwAuthenticate string, body []byte) Reply {
+	reply := readReply(status, contentType, wwwAuthenticate, body)
+	reply.cut()
+	return reply
+}
+
+// cut cuts what a business says to what is kept of it (CV-8).
+func (reply *Reply) cut() {
+	m, s := &reply.Message, &reply.StepUp
+	m.MessageID, m.Text = truncate(m.MessageID, maxScopeID), truncate(m.Text, maxReply)
+	s.Text, reply.ErrorText = truncate(s.Text, maxReply), truncate(reply.ErrorText, maxDescription)
+}
+
+// readReply is ParseReply with texts of any length.
+func readReply(status int, contentType, wwwAuthenticate string, body []byte) Reply {
 	reply := Reply{Kind: ReplyHTTP, Status: status}
 	switch {
 	case status >= 200 && status < 300:
@@ -166,8 +180,9 @@ func parseSuccess(reply Reply, contentType string, body []byte) Reply {
 }
 
 func (r *reader) replyText(m object) ReplyText {
+	id := r.text(m, "message.", "messageId", false)
 	out := ReplyText{
-		MessageID: safe(r.text(m, "message.", "messageId", false), maxScopeID),
+		MessageID: safe(id, len(id)),
 		ContextID: r.text(m, "message.", "contextId", false),
 		Role:      r.text(m, "message.", "role", true),
 	}
@@ -194,10 +209,8 @@ func (r *reader) parts(m object, path string) (text string, others int) {
 			others++
 		}
 	}
-	return replyText(strings.Join(texts, "\n")), others
+	return RedactText(strings.Join(texts, "\n")), others
 }
-
-func replyText(s string) string { return truncate(RedactText(s), maxReply) }
 
 func (r *reader) stepUp(t object) StepUp {
 	out := StepUp{
@@ -236,7 +249,7 @@ func parseEnvelope(reply *Reply, body []byte) {
 	}
 	reply.Kind = ReplyA2AError
 	text := r.text(e, "", "message", false)
-	reply.ErrorText = truncate(RedactText(text), maxDescription)
+	reply.ErrorText = RedactText(text)
 	for _, d := range r.objects(e, "", "details", false) {
 		if reason := r.text(d, "", "reason", false); reason != "" {
 			reply.ErrorReason = reason

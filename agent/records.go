@@ -325,6 +325,11 @@ type approval struct {
 	// tried again by itself.
 	Failures int
 	NextTry  time.Time
+	// Of one whose message is on its way: what becomes of it if nothing runs of that
+	// message. Who approved it may no more, or it was denied.
+	TakenBack bool
+	Denied    time.Time
+	DeniedBy  string
 }
 
 // receipt is the evidence of a turn (EV). Head.Key is the digest of its JWS,

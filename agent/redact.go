@@ -132,17 +132,17 @@ func redactJSON(data []byte, depth int, inReceipt bool) any {
 	return redact(decoded, depth, inReceipt)
 }
 
-// What RD-2 finds in a text. Group 1, if any, is kept.
+// What RD-2 finds in a text. Group 1, if any, is kept. Underscores before it are Markdown's.
 var secretTexts = []*regexp.Regexp{
-	regexp.MustCompile(`(\b(?:Bearer|BEARER|(?i:pact-device))\s+)[^\s"',;]+`),
+	regexp.MustCompile(`(\b_*(?:Bearer|BEARER|(?i:pact-device))\s+)[^\s"',;]+`),
 	// In lower case "bearer" is a word of the language too: there it takes a
 	// header's name before it, or something like a token after it (bearerValue).
 	regexp.MustCompile(`(?i)(\bauthorization["']?\s*[:=]\s*["']?bearer\s+)[^\s"',;]+`),
 	// A compact JOSE object: its first part is a JSON object in base64url.
-	regexp.MustCompile(`\b(?:ey[JA]|ew[o0k])[A-Za-z0-9_-]{6,}(?:\.[A-Za-z0-9_-]+){1,4}\.?`),
+	regexp.MustCompile(`\b_*(?:ey[JA]|ew[o0k])[A-Za-z0-9_-]{6,}(?:\.[A-Za-z0-9_-]+){1,4}\.?`),
 	regexp.MustCompile(`(?i)((?:device_code|user_code|refresh_token|access_token|id_token|assertion)(?:=|%(?:25)*3d))[^\s&"'<>]+`),
 	regexp.MustCompile(`(?i)([?&]code=)[^\s&"'<>]+`),
-	regexp.MustCompile(`\b(?:dc|rt|at)_[A-Za-z0-9_-]{12,}`),
+	regexp.MustCompile(`\b_*(?:dc|rt|at)_[A-Za-z0-9_-]{12,}`),
 	// JSON in a text, by RD-1's keys.
 	regexp.MustCompile(`(?i)("(?:authorization|x-a2a-user-delegation|(?:access_|refresh_|id_)?token|(?:access|refresh|id)Token|device_?code|user_?code|verification_?uri_?complete|assertion|jws|credential|privateJwk|password|secret)"\s*:\s*)"(?:[^"\\]|\\.)*"`),
 }

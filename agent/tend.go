@@ -28,8 +28,8 @@ type Tending struct {
 // is granted, and again, with a pause that grows, if it could not be sent. What goes
 // wrong is told by Progress and tried again. It returns when what it began has ended: a poll under
 // way is finished, for its code may be spent by it, and what waits stays pending
-// (DA-17). The error is that of a malformed caller, or a *Refusal of one that is
-// not the owner's surface.
+// (DA-17); a message on its way is given up, unless ctx is of Leaving. The error is that
+// of a malformed caller, or a *Refusal of one that is not the owner's surface.
 func (a *Agent) Tend(ctx context.Context, t Tending) error {
 	c := &t.Caller
 	c.Human, c.Confirmed, c.Shown, c.Approve, c.SignIn = HumanNone, false, nil, nil, nil

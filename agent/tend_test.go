@@ -81,6 +81,7 @@ func TestTendAfterARestart(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		w.biz.allow("trips:read")
 		time.Sleep(5 * time.Second)
+		synctest.Wait() // the poll is due now
 		if v := w.state(b, id); v.State != "granted" || v.Task != "t-1" || v.Network != "" || v.SettledBy != "" {
 			t.Errorf("%+v", v)
 		}
@@ -813,6 +814,71 @@ func TestTendSendsWhatWasApproved(t *testing.T) {
 					t.Errorf("it was sent %d times", n)
 				}
 				everyInterval(t, w)
+			})
+		})
+	}
+}
+
+// CV-16, DA-17: who tends may leave (Leaving): nothing begins any more, and what the owner
+// approved and is on its way goes on to its end, unless the program stops.
+func TestTendLeaves(t *testing.T) {
+	for name, stops := range map[string]bool{"who tends leaves": false, "and the program stops": true} {
+		t.Run(name, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				a := w.enrolled()
+				req := agent.SendRequest{Message: "Cancel booking X1", Effect: "change", Scopes: []string{"trips:cancel"}}
+				reached, answer := make(chan bool), make(chan bool)
+				n := 0
+				w.around(provider, message, func(_ http.ResponseWriter, r *http.Request, next func()) {
+					if n++; n == 2 { // the first is the introduction
+						close(reached)
+						select {
+						case <-answer:
+						case <-r.Context().Done():
+							panic(http.ErrAbortHandler)
+						}
+					}
+					next()
+				})
+				asked := w.send(a, assistant("t-1"), req, agent.StatusApprovalRequired, agent.ReasonApprovalRequired).Approval
+				if r, err := a.Decide(t.Context(), owner(), agent.Decision{ID: asked.ID, Approve: true, Digest: asked.Digest}); err != nil || r.Authorization == nil {
+					t.Fatalf("%+v, %v", r, err)
+				}
+				stays, stop := context.WithCancelCause(t.Context())
+				defer stop(nil)
+				here, leave := context.WithCancelCause(stays)
+				ctx, free := agent.Leaving(stays, here, func(agent.Result) {})
+				defer free()
+				ended := make(chan error, 1)
+				go func() { ended <- a.Tend(ctx, agent.Tending{Caller: owner()}) }()
+				w.biz.allow("trips:cancel")
+				<-reached
+				waits := w.begin(a, assistant("t-2"), "trips:read").Authorization.ID
+				polls := len(w.polls())
+				leave(agent.ErrStopping)
+				time.Sleep(20 * time.Second)
+				if len(w.polls()) != polls || w.state(a, waits).State != "pending" {
+					t.Errorf("%d polls since", len(w.polls())-polls)
+				}
+				want := "replied"
+				if stops {
+					want = "outcome_unknown"
+					stop(agent.ErrStopping)
+				} else {
+					close(answer)
+				}
+				if err := <-ended; err != nil {
+					t.Error(err)
+				}
+				p, err := a.Approval(t.Context(), owner(), asked.ID)
+				if err != nil || p.State != agent.ApprovalSent {
+					t.Errorf("%+v, %v", p, err)
+				}
+				v, err := a.Conversation(t.Context(), owner(), p.Conversation)
+				if last := v.Messages[len(v.Messages)-1]; err != nil || last.ID != p.SentMessage || last.State != want {
+					t.Errorf("%+v, %v", last, err)
+				}
 			})
 		})
 	}

@@ -53,10 +53,15 @@ type TranscriptTurn struct {
 }
 
 // Transcript gives the last 20 turns of a conversation in the form that a model may
-// see (CV-8, RD-4); introductions, which say nothing, are no turns. Errors wrap
+// see (CV-8, RD-4), without what belongs to a sign-in that waits (DA-15); introductions,
+// which say nothing, are no turns. Errors wrap
 // ErrNotFound.
 func (a *Agent) Transcript(ctx context.Context, c Caller, conversation string) (Transcript, error) {
 	v, err := a.Conversation(ctx, c, conversation)
+	if err != nil {
+		return Transcript{}, fmt.Errorf("transcript: %w", err)
+	}
+	hide, err := a.Withholder(ctx, c) // before it is cut: the beginning of a code is not found
 	if err != nil {
 		return Transcript{}, fmt.Errorf("transcript: %w", err)
 	}
@@ -70,7 +75,7 @@ func (a *Agent) Transcript(ctx context.Context, c Caller, conversation string) (
 		}
 		turn := TranscriptTurn{Message: m.ID, State: m.State, Reason: m.Reason, Effect: m.Effect, Text: m.Text}
 		if m.State == messageReplied {
-			reply := ForModel(m.Reply)
+			reply := ForModel(hide(v.Business, m.Reply))
 			turn.Reply = &reply
 		}
 		if m.Evidence != nil {

@@ -10,6 +10,7 @@ import (
 	"github.com/go-jose/go-jose/v4"
 
 	"github.com/pactsigner/pactsigner/agent"
+	"github.com/pactsigner/pactsigner/internal/bubble"
 	"github.com/pactsigner/pactsigner/jwks"
 )
 
@@ -24,6 +25,29 @@ type exchange struct {
 		Headers map[string]string
 		Body    json.RawMessage
 	}
+}
+
+// DA-15, CV-8: a code across the end of what a model may see of a reply is found, whenever
+// the sign-in that it belongs to began.
+func TestTranscriptWithholdsBeforeItCuts(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		a := w.enrolled()
+		w.biz.answer = func(u turn) (int, any) {
+			v := w.biz.normal(u)
+			v["message"].(map[string]any)["parts"] = []any{map[string]any{"text": strings.Repeat("\u00e4", 7991) + " ABCD-EFGH"}}
+			return 200, v
+		}
+		r := w.send(a, owner(), agent.SendRequest{Message: "Show my trips"}, agent.StatusReplied, "")
+		w.begin(a, owner(), "trips:read")
+		got, err := a.Transcript(t.Context(), owner(), r.Conversation)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if text := got.Turns[0].Reply.Text; len([]rune(text)) != 8000 || strings.Contains(text, "ABCD") {
+			t.Errorf("%d characters, %q", len([]rune(text)), text[len(text)-20:])
+		}
+	})
 }
 
 // TestTranscript reads a recorded run of another implementation's Provider: what

@@ -53,13 +53,15 @@ func (a *Agent) deliverMessage(ctx context.Context, op *operation) error {
 	}
 	op.caller.tell(Event{Kind: EventSending, Business: op.business.Card.Name})
 	reply, o, err := a.transmit(ctx, op, m)
-	switch {
-	case err != nil: // nothing was sent, or nothing that was carried out
-	case o.State == OutcomeReplied:
+	if err != nil { // nothing was sent, or nothing that was carried out, unless it says so
+		return op.written(err)
+	}
+	switch o.State {
+	case OutcomeReplied:
 		err = a.replied(ctx, op, m, reply)
-	case o.State == OutcomeAuthRequired:
+	case OutcomeAuthRequired:
 		err = a.stepUp(op, m, reply.StepUp)
-	case o.State == OutcomeRestart:
+	case OutcomeRestart:
 		err = a.restart(op, m, o)
 	default:
 		err = a.unanswered(op, m, reply, o)
@@ -89,7 +91,7 @@ func takenOver(err error) error {
 
 // transmit journals a message (CV-2) and sends it until its fate is known, with
 // the same id and the same bytes every time. An error is a *Refusal that nothing
-// was sent, errAgain, or of the journal.
+// was carried out, or that it is not known (takenOver), errAgain, or of the journal.
 func (a *Agent) transmit(ctx context.Context, op *operation, m *message) (Reply, Outcome, error) {
 	if err := a.stillAllowed(ctx, op); err != nil {
 		return Reply{}, Outcome{}, err
@@ -152,7 +154,8 @@ func (a *Agent) attempts(ctx context.Context, op *operation, m *message, reconci
 				land()
 				stays, land, flies = ctx, func() {}, false
 			}
-			if !a.pause(stays, op, m, a.rateWait(retryAfter), "the business limits requests", silent == 0) {
+			back = a.pause(stays, op, m, a.rateWait(retryAfter), "the business limits requests", silent == 0)
+			if stays.Err() != nil {
 				o = Outcome{State: OutcomeCancelled, Reason: unsentBecause(stays)}
 				if turn.Reconciling {
 					o.State = OutcomeUnknown
@@ -167,8 +170,8 @@ func (a *Agent) attempts(ctx context.Context, op *operation, m *message, reconci
 			if silent == len(a.params.NoReplyWaits) {
 				return reply, Outcome{State: OutcomeUnknown, Reason: ReasonStillProcessing}, nil
 			}
-			if !a.pause(stays, op, m, a.params.NoReplyWaits[silent], "the business has no answer yet", false) {
-				return reply, Outcome{State: OutcomeUnknown, Reason: whoLeft(stays)}, nil
+			if err := a.pause(stays, op, m, a.params.NoReplyWaits[silent], "the business has no answer yet", false); err != nil {
+				return reply, Outcome{State: OutcomeUnknown, Reason: unknownBecause(stays, err, ReasonStillProcessing)}, nil
 			}
 			silent++
 			waited = true
@@ -243,15 +246,15 @@ func (a *Agent) takenBack(op *operation, m *message, nothingRan bool) error {
 	})
 }
 
-// pause waits before the next attempt, the lease renewed; false if the caller
-// left.
-func (a *Agent) pause(ctx context.Context, op *operation, m *message, d time.Duration, why string, nothingRan bool) bool {
+// pause waits before the next attempt, the lease renewed. The error is that of the
+// journal, or why ctx ended.
+func (a *Agent) pause(ctx context.Context, op *operation, m *message, d time.Duration, why string, nothingRan bool) error {
 	at := a.now().Add(d)
 	op.caller.tell(Event{Kind: EventWaiting, Business: op.business.Card.Name, Detail: why, Until: at})
 	if err := a.takenBack(op, m, nothingRan); err != nil {
-		return false
+		return err
 	}
-	return a.wait(ctx, at) == nil
+	return a.wait(ctx, at)
 }
 
 // prepare writes a message down before the network is used (CV-2).
@@ -387,7 +390,10 @@ func (a *Agent) neverSent(ctx context.Context, op *operation, m *message, cause 
 		}
 		return nil
 	})
-	if err != nil && ReasonOf(err) == "" {
+	if m.Attempts > 0 && !m.Introduction {
+		err = takenOver(err)
+	}
+	if ReasonOf(err) == ReasonInterrupted || err != nil && ReasonOf(err) == "" {
 		return Reply{}, Outcome{}, err
 	}
 	return Reply{}, Outcome{}, cause
@@ -409,7 +415,7 @@ func (a *Agent) attempt(ctx context.Context, op *operation, m *message, turn Tur
 		text := strings.Replace(err.Error(), ": "+string(egress.CodeOf(err))+": ", ": ", 1) // the reason stands beside it
 		return Reply{ErrorText: RedactText(text)}, "", ClassifyError(err, turn)
 	}
-	reply := ParseReply(resp.Status, resp.Header.Get("Content-Type"), resp.Header.Get("WWW-Authenticate"), resp.Body)
+	reply := readReply(resp.Status, resp.Header.Get("Content-Type"), resp.Header.Get("WWW-Authenticate"), resp.Body)
 	a.withhold(&reply, m.Principal, m.Business)
 	return reply, resp.Header.Get("Retry-After"), Classify(reply, turn)
 }

@@ -13,8 +13,10 @@ import (
 	"strconv"
 	"strings"
 	"unicode"
+	"unicode/utf16"
 	"unicode/utf8"
 
+	htmltext "golang.org/x/net/html"
 	"golang.org/x/net/idna"
 )
 
@@ -69,32 +71,52 @@ func (a *Agent) withhold(reply *Reply, principal, business string) {
 		}
 	}
 	m, s := &reply.Message, &reply.StepUp
-	for _, id := range []*string{&s.TaskID, &reply.ErrorReason} { // they come in any length
-		*id = truncate(*id, maxScopeID)
-	}
 	for _, text := range []*string{&m.Text, &m.MessageID, &s.Text, &s.TaskID, &reply.ErrorText, &reply.ErrorReason} {
 		*text = Visible(hide(*text))
 	}
 	s.MissingScopes = slices.Clone(s.MissingScopes)
 	for i := range s.MissingScopes {
-		s.MissingScopes[i] = hide(truncate(s.MissingScopes[i], maxURLInput))
+		s.MissingScopes[i] = truncate(hide(s.MissingScopes[i]), maxURLInput)
 	}
 	for _, id := range []*string{&m.ContextID, &s.ContextID} { // one that is changed is none (CV-7), a longer one is not kept
 		if len(*id) <= maxURLInput && *id != hide(*id) {
 			*id = ""
 		}
 	}
+	for _, id := range []*string{&s.TaskID, &reply.ErrorReason} { // they come in any length
+		*id = truncate(*id, maxScopeID)
+	}
+	reply.cut() // not before: the beginning of a code is not found
 }
 
-// withholdClaims does the same to what is shown of a receipt.
-func (a *Agent) withholdClaims(tx Tx, r *receipt, s *receiptSecret) error {
-	all, err := a.signInSecrets(tx, r.Principal)
+// withholdClaims makes what a receipt says by a verdict that which is shown of it, and does
+// the same to that. It returns the sign-ins that it looked for. A receipt can say much, so
+// it does so before the store is locked: withholdSince does the rest.
+func (a *Agent) withholdClaims(ctx context.Context, r *receipt, s *receiptSecret, e Evidence) (signIns, error) {
+	w, err := a.waitingSignIns(ctx, r.Principal)
 	if err != nil {
-		return err
+		return w, err
 	}
-	w := all.of(r.Business)
-	s.rewrite(func(text string) string { return Visible(w.hide(text)) })
-	return nil
+	s.Problems = e.Problems
+	if e.Claims != nil {
+		s.Actions, s.ScopesUsed = e.Claims.Actions, e.Claims.ScopesUsed
+	}
+	w.rewrite(r, s)
+	return w, nil
+}
+
+// withholdSince does it once more, for the sign-ins that began since.
+func (a *Agent) withholdSince(tx Tx, r *receipt, s *receiptSecret, before signIns) error {
+	w, err := a.signInSecrets(tx, r.Principal, before.ids...)
+	if err == nil && len(w.waiting) > 0 {
+		w.rewrite(r, s)
+	}
+	return err
+}
+
+func (w signIns) rewrite(r *receipt, s *receiptSecret) {
+	own := w.of(r.Business)
+	s.rewrite(func(text string) string { return Visible(own.hide(text)) })
 }
 
 // rewrite changes all that a business says in a receipt.
@@ -113,6 +135,7 @@ func (s *receiptSecret) rewrite(hide func(text string) string) {
 
 // signIns are what belongs to a principal's pending sign-ins.
 type signIns struct {
+	ids     []string // of all of them, with a secret or without
 	waiting []signInSecret
 	homes   map[string]string // origin of each business, by id
 }
@@ -124,9 +147,10 @@ type signInSecret struct {
 	exact    []exactly
 }
 
-// signInSecrets reads them.
-func (a *Agent) signInSecrets(tx Tx, principal string) (w signIns, err error) {
+// signInSecrets reads them, but for those of these ids.
+func (a *Agent) signInSecrets(tx Tx, principal string, but ...string) (w signIns, err error) {
 	pending, err := find[authorization](tx, Query{Principal: principal, States: []string{authorizationPending}})
+	pending = slices.DeleteFunc(pending, func(z *authorization) bool { return slices.Contains(but, z.ID) })
 	if err != nil || len(pending) == 0 {
 		return signIns{}, err
 	}
@@ -135,23 +159,31 @@ func (a *Agent) signInSecrets(tx Tx, principal string) (w signIns, err error) {
 		return signIns{}, err
 	}
 	w.homes = map[string]string{}
-	names := map[string]string{}
+	known := map[string]published{}
 	for _, b := range businesses {
-		w.homes[b.ID], names[b.ID] = or(b.Card.Origin, originOf(b.Key)), b.Card.Name
+		w.homes[b.ID] = or(b.Card.Origin, originOf(b.Key))
+		known[b.ID] = published{b.Card.Name, []string{b.Card.InterfaceURL, b.Key, b.FinalURL, b.Metadata.Issuer}}
 	}
 	for _, z := range pending {
+		w.ids = append(w.ids, z.ID)
 		var s authorizationSecret
 		if err := a.box.get(tx, z.ID, authorizationPurpose(z), &s); errors.Is(err, errSecretLost) {
 			continue
 		} else if err != nil {
 			return signIns{}, err
 		}
-		w.waiting = append(w.waiting, secretOf(z.Business, w.homes[z.Business], names[z.Business], s))
+		w.waiting = append(w.waiting, secretOf(z.Business, w.homes[z.Business], known[z.Business], s))
 	}
 	return w, nil
 }
 
-func secretOf(business, home, name string, s authorizationSecret) signInSecret {
+// published is what a business's own card tells everybody: its name and URLs.
+type published struct {
+	name string
+	urls []string
+}
+
+func secretOf(business, home string, known published, s authorizationSecret) signInSecret {
 	z := signInSecret{business: business}
 	z.withheld.home = hostOf(home)
 	for _, link := range []string{s.VerificationURIComplete, s.VerificationURI} {
@@ -160,7 +192,7 @@ func secretOf(business, home, name string, s authorizationSecret) signInSecret {
 			z.exact = append(z.exact, exactly{link, hostOf(link)})
 		}
 	}
-	for _, part := range secretParts(s, home, name) {
+	for _, part := range secretParts(s, home, known) {
 		spell(&z.withheld.codes, part)
 	}
 	z.withheld.code(s.DeviceCode)
@@ -255,11 +287,12 @@ type withheld struct {
 	home                string   // host of the business
 	links, codes, short []string // folded; short ones only where they stand by themselves
 	places              []target
+	odd                 bool // one of the links has characters that a link is hardly written with
 }
 
 func (w *withheld) add(other withheld) {
 	w.links, w.codes, w.short = append(w.links, other.links...), append(w.codes, other.codes...), append(w.short, other.short...)
-	w.places = append(w.places, other.places...)
+	w.places, w.odd = append(w.places, other.places...), w.odd || other.odd
 }
 
 // link adds a link, with or without its scheme. The bare origin of the business is none: where it is, is no secret.
@@ -275,6 +308,7 @@ func (w *withheld) link(raw string) {
 			return
 		}
 		at.asked = at.path == "" && at.host == w.home
+		w.odd = w.odd || strings.ContainsFunc(fold(unescaped(raw)), odd)
 		if !slices.Contains(w.places, at) {
 			w.places = append(w.places, at)
 		}
@@ -329,14 +363,16 @@ func (w withheld) hide(text string) string {
 	}
 	out.WriteString(text[at:])
 	text = out.String()
-	plain := text
-	for range 2 { // a tag in an escape, and an escape with a tag in it
-		for _, read := range []func(string) string{unescaped, untagged} {
-			next := read(plain)
-			if next != plain && (len(w.in(next)) > 0 || read(next) != next) {
-				return Redacted
+	for _, without := range []func(string) string{untagged, rendered} {
+		plain := text
+		for range 2 { // a tag in an escape, and an escape with a tag in it
+			for _, read := range []func(string) string{unescaped, without} {
+				next := read(plain)
+				if next != plain && (len(w.in(next)) > 0 || read(next) != next) {
+					return Redacted
+				}
+				plain = next
 			}
-			plain = next
 		}
 	}
 	return text
@@ -390,26 +426,49 @@ func unescaped(text string) string {
 // escape reads an escape that a text begins with, and how long it is; 0: there is none.
 func escape(text string) (string, int) {
 	switch {
-	case len(text) < 3:
+	case len(text) < 2:
 	case text[0] == '%' && text[1] == 'u' && len(text) > 5:
 		if c, err := strconv.ParseUint(text[2:6], 16, 16); err == nil {
 			return string(rune(c)), 6
 		}
-	case text[0] == '%':
+	case text[0] == '%' && len(text) > 2:
 		if c, err := url.PathUnescape(text[:3]); err == nil {
 			return c, 3
 		}
-	case text[0] == '\\' && text[1] == 'u' && text[2] == '{':
-		digits, _, closed := strings.Cut(text[3:min(len(text), 12)], "}")
-		if c, err := strconv.ParseUint(digits, 16, 21); err == nil && closed {
-			return string(rune(c)), len(digits) + 4
+	case strings.HasPrefix(text, `\u{`):
+		n := 3 + run(text[3:], "0123456789abcdefABCDEF") // any number of zeros
+		if c, err := strconv.ParseUint(text[3:n], 16, 21); err == nil && strings.HasPrefix(text[n:], "}") {
+			return string(rune(c)), n + 1
+		}
+	case text[0] == '\\' && text[1] >= '0' && text[1] <= '7':
+		n := 1 + run(text[1:min(len(text), 4)], "01234567")
+		if c, err := strconv.ParseUint(text[1:n], 8, 8); err == nil {
+			return string(rune(c)), n
 		}
 	case text[0] == '\\' && strings.IndexByte("uUx", text[1]) >= 0:
 		if c, _, rest, err := strconv.UnquoteChar(text[:min(len(text), 10)], 0); err == nil {
 			return string(c), min(len(text), 10) - len(rest)
 		}
+		if c := utf16.DecodeRune(surrogate(text), surrogate(text[min(len(text), 6):])); c != unicode.ReplacementChar {
+			return string(c), 12
+		}
 	}
 	return "", 0
+}
+
+// run is how many of these characters a text begins with.
+func run(text, of string) int { return len(text) - len(strings.TrimLeft(text, of)) }
+
+// surrogate is the half of a character that a text begins with, as JSON escapes it.
+func surrogate(text string) rune {
+	if !strings.HasPrefix(text, `\u`) || len(text) < 6 {
+		return unicode.ReplacementChar
+	}
+	c, err := strconv.ParseUint(text[2:6], 16, 16)
+	if err != nil {
+		return unicode.ReplacementChar
+	}
+	return rune(c)
 }
 
 var tag = regexp.MustCompile(`<[^<>]*>`)
@@ -426,27 +485,81 @@ func untagged(text string) string {
 	return text
 }
 
-// projection is what counts of a text, folded, and where in it each byte of that
-// stands.
-type projection struct {
-	of, chars string
-	from, to  []int
+// rendered is a text as a browser shows it, which knows where a tag ends that has a > in
+// quotes.
+func rendered(text string) string {
+	for range maxEscapes {
+		if !strings.Contains(text, "<") {
+			break
+		}
+		var plain strings.Builder
+		tokens := htmltext.NewTokenizer(strings.NewReader(text))
+		for kind := tokens.Next(); kind != htmltext.ErrorToken; kind = tokens.Next() {
+			if kind == htmltext.TextToken {
+				plain.Write(tokens.Raw())
+			}
+		}
+		if plain.String() == text {
+			break
+		}
+		text = plain.String()
+	}
+	return text
 }
 
+// projection is what counts of a text, folded, and where in it each of its characters
+// comes to something.
+type projection struct {
+	of, chars string
+	at        []spot
+}
+
+// spot is where a character stands in the text, and what it comes to in chars.
+type spot struct{ in, chars int }
+
+// project reads each character but once, however often it stands there: some come to
+// many.
 func project(text string, counts func(rune) bool) projection {
 	p := projection{of: text}
 	var chars strings.Builder
-	folded(text, func(c rune, from, to int) {
-		if !counts(c) {
-			return
+	known := map[rune]string{}
+	for i, c := range text {
+		is, ok := known[c]
+		if !ok {
+			var all strings.Builder
+			folded(string(c), func(c rune, _, _ int) {
+				if counts(c) {
+					all.WriteRune(lookalike(c))
+				}
+			})
+			is = all.String()
+			known[c] = is
 		}
-		n, _ := chars.WriteRune(lookalike(c))
-		for range n {
-			p.from, p.to = append(p.from, from), append(p.to, to)
+		if is != "" {
+			p.at = append(p.at, spot{i, chars.Len()})
+			chars.WriteString(is)
 		}
-	})
+	}
 	p.chars = chars.String()
 	return p
+}
+
+// from and to are where in the text the character begins and ends that a byte of chars
+// is of.
+func (p projection) from(i int) int { return p.at[p.character(i)].in }
+
+func (p projection) to(i int) int {
+	from := p.from(i)
+	_, n := utf8.DecodeRuneInString(p.of[from:])
+	return from + n
+}
+
+func (p projection) character(i int) int {
+	n, found := slices.BinarySearchFunc(p.at, i, func(at spot, i int) int { return at.chars - i })
+	if !found {
+		n--
+	}
+	return n
 }
 
 // find is where in the text some chars stand that are no part of something else, what
@@ -458,7 +571,7 @@ func (p projection) find(chars string, part func(p projection, from, to int) boo
 			return found
 		}
 		at += i
-		from, to := p.from[at], p.to[at+len(chars)-1]
+		from, to := p.from(at), p.to(at+len(chars)-1)
 		switch last := len(found) - 1; {
 		case part != nil && part(p, at, at+len(chars)):
 		case last >= 0 && from < found[last][1]:
@@ -470,17 +583,17 @@ func (p projection) find(chars string, part func(p projection, from, to int) boo
 }
 
 // inLink reports whether the path of a link goes on behind these chars.
-func (p projection) inLink(_, to int) bool { return goesOn(p.of[p.to[to-1]:]) }
+func (p projection) inLink(_, to int) bool { return goesOn(p.of[p.to(to-1):]) }
 
 // inWord reports whether a letter or digit touches these chars.
 func (p projection) inWord(from, to int) bool {
-	return from > 0 && wordByte(p.chars[from-1]) && p.to[from-1] >= p.from[from] ||
-		to < len(p.chars) && wordByte(p.chars[to]) && p.from[to] <= p.to[to-1]
+	return from > 0 && wordByte(p.chars[from-1]) && p.to(from-1) >= p.from(from) ||
+		to < len(p.chars) && wordByte(p.chars[to]) && p.from(to) <= p.to(to-1)
 }
 
 // goesOn reports whether the path of a link that ends here goes on in a text.
 func goesOn(text string) bool {
-	return text != "" && (wordByte(text[0]) || text[0] == '/' && len(text) > 1 && wordByte(text[1]))
+	return text != "" && (wordByte(text[0]) || strings.IndexByte("/-_.", text[0]) >= 0 && len(text) > 1 && wordByte(text[1]))
 }
 
 func wordByte(c byte) bool {
@@ -501,8 +614,11 @@ func fold(text string) string { return project(text, everything).chars }
 // maxHost is up to how many bytes of a text are read as a host.
 const maxHost = 260
 
-// hosts finds what may be a host in a folded text.
-var hosts = regexp.MustCompile(`[\pL\pN._-]+|\[[0-9a-f:.]+\]`)
+// hosts finds what may be a host in a folded text, or some that full stops are between:
+// the ideographic one is a dot to browsers.
+var hosts = regexp.MustCompile(`[\pL\pN._-]+(?:` + fullStop + `[\pL\pN._-]+)*|\[[0-9a-f:.]+\]`)
+
+const fullStop = "\u3002"
 
 // placesIn is where in a text a link stands that leads to one of the places. A link
 // behind another host is found too, as part of its path.
@@ -513,37 +629,56 @@ func (w withheld) placesIn(text string) (found [][2]int) {
 	p := project(text, everything)
 	all := hosts.FindAllStringIndex(p.chars, -1)
 	l := newLinkReader(p.chars)
-	for _, at := range slices.Backward(all) {
-		from, to := at[0], at[1]
-		if to-from > maxHost {
-			continue
-		}
-		path, asked, end := l.after(to)
-		name := canonicalHost(p.chars[from:to])
-		if !slices.ContainsFunc(w.places, func(t target) bool {
-			n := len(t.path)
-			return t.host == name && len(path) >= n && string(path[:n]) == t.path && (n > 0 || len(path) == 0) && (asked || !t.asked) &&
-				!goesOn(string(path[n:min(len(path), n+2)]))
-		}) {
-			continue
-		}
-		before := strings.TrimRight(p.chars[:from], `/\`)
-		for _, scheme := range []string{"http:", "https:"} {
-			if strings.HasSuffix(before, scheme) {
-				from = len(before) - len(scheme)
+	for _, run := range slices.Backward(all) {
+		for start, to := run[0], run[1]; to > start; {
+			last := start // of what full stops are between
+			if i := strings.LastIndex(p.chars[start:to], fullStop); i >= 0 {
+				last += i + len(fullStop)
 			}
+			path, asked, end, cut := l.after(to)
+			for _, from := range slices.Compact([]int{max(last, to-maxHost), max(start, to-maxHost)}) {
+				name, dotted := canonicalHost(p.chars[from:to]), from < last
+				t := slices.IndexFunc(w.places, func(t target) bool {
+					return (t.host == name || dotted && strings.HasSuffix(name, "."+t.host)) && t.leads(path, asked)
+				})
+				if t < 0 {
+					continue
+				}
+				if !w.odd {
+					end = cut
+				}
+				before := strings.TrimRight(p.chars[:from], `/\`)
+				for _, scheme := range []string{"http:", "https:"} {
+					if strings.HasSuffix(before, scheme) {
+						from = len(before) - len(scheme)
+					}
+				}
+				found = append(found, [2]int{p.from(from), p.to(max(to, end) - 1)})
+				break
+			}
+			to = last - len(fullStop)
 		}
-		found = append(found, [2]int{p.from[from], p.to[max(to, end)-1]})
 	}
 	return found
 }
 
+// leads reports whether a path behind its host leads there.
+func (t target) leads(path []byte, asked bool) bool {
+	n := len(t.path)
+	return len(path) >= n && string(path[:n]) == t.path && (n > 0 || len(path) == 0) && (asked || !t.asked) &&
+		!goesOn(string(path[n:min(len(path), n+2)]))
+}
+
 // ends are the characters that a link ends at, and behind are those that are hardly part
-// of it at its end.
+// of it at its end. More of a link comes behind one of more.
 const (
 	ends   = " \t\r\n<>\"'`"
 	behind = ".,;:!?)]}*_"
+	more   = "/\\?#&=%"
 )
+
+// odd reports a character that a link is hardly written with.
+func odd(c rune) bool { return c >= 0x80 || strings.ContainsRune(",;|{}^!*()[]", c) }
 
 // linkReader reads the links in a text from its end to its beginning: so nothing is read
 // twice, however many hosts stand in it.
@@ -557,6 +692,8 @@ type linkReader struct {
 	from  int
 	to    int
 	asked bool // it has a query or fragment
+	cut   int  // where what is hardly part of it begins: behind an odd character nothing of a link comes
+	whole bool // more of it came
 }
 
 func newLinkReader(text string) *linkReader {
@@ -568,19 +705,28 @@ func newLinkReader(text string) *linkReader {
 
 // link begins with a link that ends before what is read.
 func (l *linkReader) link() {
-	l.end, l.asked = len(strings.TrimRight(l.text[:l.at], behind)), false
+	l.end, l.asked, l.whole = len(strings.TrimRight(l.text[:l.at], behind)), false, false
+	l.cut = l.end
 	l.path(l.end)
 }
 
 // path begins with a path that ends there.
 func (l *linkReader) path(end int) { l.piece, l.up, l.to = end, 0, l.from }
 
-// after is the path that stands after a host, whether a query does, and where they end.
-// It is asked of the last host first.
-func (l *linkReader) after(host int) (path []byte, asked bool, end int) {
+// after is the path that stands after a host, whether a query does, where they end, and
+// where what is hardly part of them begins. It is asked of the last host first.
+func (l *linkReader) after(host int) (path []byte, asked bool, end, cut int) {
 	for l.at > host {
 		l.at--
-		switch c := l.text[l.at]; {
+		c := l.text[l.at]
+		switch {
+		case l.whole || l.at >= l.end:
+		case odd(rune(c)), l.at+1 == l.cut && strings.IndexByte(behind, c) >= 0:
+			l.cut = l.at
+		default:
+			l.whole = strings.IndexByte(more, c) >= 0
+		}
+		switch {
 		case strings.IndexByte(ends, c) >= 0:
 			l.link()
 		case l.at >= l.end:
@@ -605,9 +751,9 @@ func (l *linkReader) after(host int) (path []byte, asked bool, end int) {
 		host = len(l.text) - len(strings.TrimLeft(l.text[host+1:], "0123456789"))
 	}
 	if host < l.piece { // more than a host
-		return nil, false, 0
+		return nil, false, 0, 0
 	}
-	return l.clean[l.from:l.to], l.asked, l.end
+	return l.clean[l.from:l.to], l.asked, l.end, l.cut
 }
 
 // hostOf is the canonical host of a link; empty if it has none.
@@ -621,23 +767,62 @@ func hostOf(link string) string {
 
 // canonicalHost is a folded host in the one form for all its spellings.
 func canonicalHost(name string) string {
+	name = strings.ReplaceAll(name, fullStop, ".")
 	name = strings.TrimPrefix(strings.Trim(name, ".-_[]"), "www.")
 	if strings.Contains(name, "xn--") {
 		if plain, err := idna.ToUnicode(name); err == nil {
 			name = fold(plain)
 		}
 	}
-	if ip, err := netip.ParseAddr(name); err == nil && ip.IsLoopback() {
+	if strings.Trim(name, "0123456789abcdefx.:") != "" { // no address (UR-3)
+		return name
+	}
+	ip, err := netip.ParseAddr(name)
+	if err != nil {
+		if ip = ipv4(name); !ip.IsValid() {
+			return name
+		}
+	}
+	if ip = ip.Unmap(); ip.IsLoopback() {
 		return "localhost"
 	}
-	return name
+	return ip.String()
+}
+
+// ipv4 is the address that browsers read in a host of 1-4 numbers, each decimal, octal or
+// hexadecimal, of which the last fills what is left.
+func ipv4(name string) netip.Addr {
+	parts := strings.Split(name, ".")
+	if len(parts) > 4 {
+		return netip.Addr{}
+	}
+	var ip uint64
+	for i, part := range parts {
+		bits := 8
+		if i == len(parts)-1 {
+			bits = 8 * (5 - len(parts))
+		}
+		n, err := strconv.ParseUint(part, 0, bits)
+		if err != nil {
+			return netip.Addr{}
+		}
+		ip = ip<<bits | n
+	}
+	return netip.AddrFrom4([4]byte{byte(ip >> 24), byte(ip >> 16), byte(ip >> 8), byte(ip)})
 }
 
 // secretParts are the parts of the links that may be secret by themselves: of the whole
 // one what the other has not, which holds no code (RFC 8628), but for words; of the other
-// what looks drawn by lot. What the business is called by and where it is are none.
-func secretParts(s authorizationSecret, home, name string) (parts []string) {
-	known := project(home+" "+name, inCode).chars
+// what looks drawn by lot. What the business is called by, where it is and what its card's
+// own URLs have are none.
+func secretParts(s authorizationSecret, home string, known published) (parts []string) {
+	called := project(home+" "+known.name, inCode).chars
+	public := map[string]bool{}
+	for _, link := range known.urls {
+		for _, part := range linkParts(link) {
+			public[project(part, inCode).chars] = true
+		}
+	}
 	plain := map[string]bool{}
 	for _, part := range linkParts(s.VerificationURI) {
 		c := project(part, inCode).chars
@@ -651,7 +836,7 @@ func secretParts(s authorizationSecret, home, name string) (parts []string) {
 			parts = append(parts, c)
 		}
 	}
-	return slices.DeleteFunc(parts, func(c string) bool { return strings.Contains(known, c) })
+	return slices.DeleteFunc(parts, func(c string) bool { return strings.Contains(called, c) || public[c] })
 }
 
 // words are made of letters in lower case, or each in a word but its first.

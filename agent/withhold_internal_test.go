@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 )
 
 // DA-15: a code and a link are found however they are written; what is none of them
@@ -120,12 +122,13 @@ func TestWithheldInOtherSpellings(t *testing.T) {
 	const home = "https://evil.example"
 	found := func(s authorizationSecret, business string, text string) bool {
 		all := signIns{homes: map[string]string{"b-1": home}}
-		all.waiting = append(all.waiting, secretOf("b-1", or(business, home), "Evil", s))
+		all.waiting = append(all.waiting, secretOf("b-1", or(business, home), published{name: "Evil"}, s))
 		return strings.Contains(all.hide("b-1", text), Redacted)
 	}
 	path := authorizationSecret{VerificationURI: "https://evil.example/device", VerificationURIComplete: "https://evil.example/s/Kx83hd92kdQ"}
 	label := authorizationSecret{VerificationURI: "https://evil.example/device", VerificationURIComplete: "https://k7f3q9m2x8.login.evil.example/"}
 	bare := authorizationSecret{VerificationURI: "https://login.evil.example/"}
+	address := authorizationSecret{VerificationURI: "https://203.0.113.5/device"}
 	local := authorizationSecret{VerificationURI: "http://127.0.0.1:18900/link"}
 	short := authorizationSecret{VerificationURI: "https://evil.example/?d=1", VerificationURIComplete: "https://evil.example/x?c=12&d=3"}
 	code := authorizationSecret{VerificationURI: "https://evil.example/device", UserCode: "ZQXJ-4821", DeviceCode: "d"}
@@ -139,6 +142,9 @@ func TestWithheldInOtherSpellings(t *testing.T) {
 		`https:\\evil.example\device`: path, "//evil.example/device.": path, "https:evil.example/device": path, "https://me@evil.example/%64evice": path,
 
 		"Open http://k7f3q9m2x8.login.evil.example/ now": label, "k7f3q9m2x8.login.evil.example": label, "K7F3-Q9M2-X8": label, "www.k7f3q9m2x8.login.evil.example.": label,
+		"https://evil\u3002example/s/Kx83hd92kd%51": path, "https://evil\uff61example/./device": path, "\u898b\u3002evil\u3002example//device": path,
+		"\u898b\u3002evil.example//device": path, strings.Repeat("\u898b", 100) + "\u3002www.evil\u3002example//device\u3002": path, "login\u3002evil.example": bare,
+		"https://3405803781/device": address, "https://0xcb.0.113.5/./device": address, "0313.0.28933//device": address, "https://[::ffff:203.0.113.5]/device": address,
 		"http://login.evil.example:80": bare, "login.evil.example": bare, "https://www.login.evil.example./": bare,
 		"http://localhost:18900/link": local, "http://127.1.2.3/link": local, "http://[::1]:18900/link": local, "http://127.0.0.1.:18900/link": local,
 		"evil.example/?x=2&d=1": short, "www.evil.example/y/..?d=2": short, "http://www.evil.example/x": short,
@@ -147,7 +153,10 @@ func TestWithheldInOtherSpellings(t *testing.T) {
 		"Z<b><i x='1'>QX</i></b>J-4821": code, "Z&lt;i&gt;QXJ-4821": code, `Z\u003ci\u003eQXJ-4821`: code, `Z\u00<i>51XJ-4821`: code, "ZQXJ-٤٨٢١": code, "🆉🆀🆇🅹-4821": code,
 		"🅩🅠🅧🅙-4➑➋1": code, "🇿🇶🇽🇯4821": code, "ᴢꞯxᴊ-4821": code,
 		"Z" + strings.Repeat("<", 20) + strings.Repeat(">", 20) + "QXJ-4821": code,
-		`<a href="https://evil.example/%64evice">`:                           code,
+		`Z\121XJ-4821`: code, `ZQXJ-\64821`: code, `Z\ud835\udc10XJ-4821`: code, `Z\u{0000000000051}XJ-4821`: code,
+		"Z<b title='>x'>QXJ-4821": code, `Z&lt;b title="a>b"&gt;QXJ-4821`: code, "Z<!-- a > b -->QXJ-4821": code, "<a '>Z<i></i>QXJ-4821<b '>": code,
+		`<b "> Z<i></i>QXJ-4821`:                   code,
+		`<a href="https://evil.example/%64evice">`: code,
 	} {
 		if !found(s, "", text) {
 			t.Errorf("%q is left", text)
@@ -156,6 +165,8 @@ func TestWithheldInOtherSpellings(t *testing.T) {
 	for text, s := range map[string]authorizationSecret{
 		"https://evil.example/": path, "https://evil.example/message:send": path, "https://evil.example/devices and device": path, "evil.example/device/help": path,
 		"https://air.example/device": path, "https://evil.example/device2": path, "evil.example and /device": path,
+		"https://evil.example/device-help": path, "evil.example//device_2": path, "https://evil.example/device.html": path,
+		"https://not\u3002evil.example2/device": path, "https://203.0.113.6/device, 3405803781": address,
 		"https://login.evil.example/help": bare, "evil.example/": bare, "mylogin.evil.example": bare, "login and evil": bare,
 		"https://evil.example": short, "evil.example/?": short, "http://localhost:18900/": local,
 		`a < b, c > d \u0041 <b>x</b> C:\x`: code, "4821": code, "login": label, "evil": label,
@@ -173,9 +184,9 @@ func TestWithheldIsReadOnce(t *testing.T) {
 	w := signIns{homes: map[string]string{"b-1": "https://x.ab"}}
 	for i := range signs {
 		link := fmt.Sprintf("https://x.ab/%d/device", i)
-		w.waiting = append(w.waiting, secretOf("b-1", "https://x.ab", "Ab", authorizationSecret{VerificationURI: link, VerificationURIComplete: link + "/" + strings.Repeat("x.ab/", 400)}))
+		w.waiting = append(w.waiting, secretOf("b-1", "https://x.ab", published{name: "Ab"}, authorizationSecret{VerificationURI: link, VerificationURIComplete: link + "/" + strings.Repeat("x.ab/", 400)}))
 	}
-	for _, piece := range []string{"x.ab/", "x.ab//", "x.ab/../", "x.ab?", "x.ab/../?", "x.ab:1", "//", "<", "a.", `\u{`, "'.", "x.ab/0/device ", "x.ab/0/./device/"} {
+	for _, piece := range []string{"x.ab/", "x.ab//", "x.ab/../", "x.ab?", "x.ab/../?", "x.ab:1", "//", "<", "a.", `\u{`, "'.", "x.ab/0/device ", "x.ab/0/./device/", "\ufdfa", "x.ab/0/device,", "a\u3002", "xn--a\u3002", "<'", "<!--"} {
 		text := strings.Repeat(piece, length/len(piece))
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
@@ -183,6 +194,185 @@ func TestWithheldIsReadOnce(t *testing.T) {
 		runtime.ReadMemStats(&after)
 		if each := (after.TotalAlloc - before.TotalAlloc) / length; each > maxHidden {
 			t.Errorf("%q: %d bytes for each of the text", piece, each)
+		}
+	}
+}
+
+// DA-15: what stands behind a link and can hardly be part of it stays; what can, goes.
+func TestWhereLinksEnd(t *testing.T) {
+	plain := authorizationSecret{VerificationURI: "https://biz.example/device", VerificationURIComplete: "https://biz.example/link/quietly-brown-otter"}
+	cyrillic := authorizationSecret{VerificationURI: "https://biz.example/device", VerificationURIComplete: "https://biz.example/\u0441/\u0434\u043e\u043c,\u0434\u043e\u043c"}
+	query := authorizationSecret{VerificationURI: "https://biz.example/device", VerificationURIComplete: "https://biz.example/device?pick=quiet|otter"}
+	for _, c := range []struct {
+		s          authorizationSecret
+		text, want string
+	}{
+		{plain, "\u8bf7\u8bbf\u95eehttps://biz.example/./device\u3002\u60a8\u7684\u822a\u73ed\uff0c\u7f16\u53f7XY123\u3002\u8c22\u8c22", "\u8bf7\u8bbf\u95ee" + Redacted + "\u3002\u60a8\u7684\u822a\u73ed\uff0c\u7f16\u53f7XY123\u3002\u8c22\u8c22"},
+		{plain, "https://biz.example/device\u3067\u78ba\u8a8d", Redacted + "\u3067\u78ba\u8a8d"},
+		{plain, "(see https://biz.example/device)\u2014is EUR 900\u2014done", "(see " + Redacted + ")\u2014is EUR 900\u2014done"},
+		{plain, "https://biz.example/device|Booking|900", Redacted + "|Booking|900"},
+		{plain, "https://biz.example/device,but_your_booking", Redacted + ",but_your_booking"},
+		{plain, "https://biz.example/device\u2028Your booking", Redacted + "\u2028Your booking"},
+		{plain, "https://biz.example/x/../device?a=b\u3002Yes", Redacted + "\u3002Yes"},
+		{plain, "https://biz.example/device-help, https://biz.example/device", "https://biz.example/device-help, " + Redacted},
+		{plain, "https://biz.example/\u5b57/../link/quietly-brown-otter\u3002Yes", Redacted + "\u3002Yes"},
+		{plain, "https://biz.example/device,a/../../link/quietly-brown-otter", Redacted},
+		{plain, "https://biz.example/device?x=\u5b57&pick=quietly-brown-otter b", Redacted + " b"},
+		{plain, "https://biz.example/device?x=\u5b57%26pick%3Dquietly b", Redacted + " b"},
+		{cyrillic, "https://biz.example/./\u0441/\u0434\u043e\u043c,\u0434\u043e\u043c b", Redacted + " b"},
+		{cyrillic, "https://biz.example/./c/%D0%B4%D0%BE%D0%BC,\u0434\u043e\u043c", Redacted},
+		{query, "https://biz.example/./device?pick=quiet|otter b", Redacted + " b"},
+	} {
+		w := signIns{homes: map[string]string{"b-1": "https://biz.example"}}
+		w.waiting = []signInSecret{secretOf("b-1", w.homes["b-1"], published{name: "Biz"}, c.s)}
+		if got := w.hide("b-1", c.text); got != c.want {
+			t.Errorf("%q: %q, want %q", c.text, got, c.want)
+		}
+	}
+}
+
+// waiting is a store of businesses and pending sign-ins, each with its secret.
+type waiting struct {
+	Store
+	Tx
+	records map[Kind][]Record
+	secrets map[string][]byte
+}
+
+func (s waiting) View(_ context.Context, fn func(Tx) error) error { return fn(s) }
+func (s waiting) Find(kind Kind, _ Query) ([]Record, error) {
+	return slices.Clone(s.records[kind]), nil
+}
+func (s waiting) Secret(id string) ([]byte, error) { return s.secrets[id], nil }
+
+func (s waiting) Put(kind Kind, r Record) error {
+	s.records[kind] = append(s.records[kind], r)
+	return nil
+}
+
+// agentWaiting has them of alice; with puts one more of the sign-ins.
+func agentWaiting(t *testing.T, businesses ...*business) (a *Agent, with func(id, business string, s authorizationSecret)) {
+	b, err := newBox(make([]byte, 32))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := waiting{records: map[Kind][]Record{}, secrets: map[string][]byte{}}
+	for _, b := range businesses {
+		if err := put(s, b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return &Agent{store: s, box: b}, func(id, business string, secret authorizationSecret) {
+		z := &authorization{Head: Head{ID: id, Principal: "alice", Business: business, State: authorizationPending}}
+		sealed, err := b.seal(authorizationPurpose(z), secret)
+		if err = errors.Join(err, put(s, z)); err != nil {
+			t.Fatal(err)
+		}
+		s.secrets[id] = sealed
+	}
+}
+
+// DA-15: what a business's own card publishes is no secret of its sign-ins: it is where the
+// business is told to be. What another's card has makes nothing public.
+func TestOwnAddressIsNoSecret(t *testing.T) {
+	const id, code = "01M8F2XW4QK7Z3V9TB5RC0HARK", "Kx83hd92kdQ1"
+	const tenant = "https://pact.example/a2a/" + id
+	a, with := agentWaiting(t,
+		&business{
+			Head: Head{ID: "b-1", Principal: "alice", Key: "https://air.example/x/Key12345/card"}, FinalURL: "https://air.example/x/Final123/card",
+			Card: Card{Name: "Larkline Air", InterfaceURL: tenant, Origin: "https://pact.example"}, Metadata: Metadata{Issuer: "https://pact.example/as/Issuer12"},
+		},
+		&business{Head: Head{ID: "b-2", Principal: "alice"}, Card: Card{InterfaceURL: "https://pact.example/a2a/" + code, Origin: "https://pact.example"}},
+		&business{Head: Head{ID: "b-3", Principal: "alice"}, Card: Card{InterfaceURL: "https://evil.example/" + code, Origin: "https://evil.example"}},
+	)
+	login := tenant + "/oauth/consent"
+	with("z-1", "b-1", authorizationSecret{VerificationURI: login, VerificationURIComplete: login + "/" + code, UserCode: id, DeviceCode: "d"})
+	for i, path := range []string{"Key12345", "Final123", "Issuer12"} {
+		with(fmt.Sprint("z-", i+2), "b-1", authorizationSecret{VerificationURI: "https://login.example/" + path, DeviceCode: "d"})
+	}
+	hide, err := a.Withholder(t.Context(), Caller{Origin: OriginOwnerCLI, Principal: "alice"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{"https://air.example/x/Key12345/card", "https://air.example/x/Final123/card", "https://pact.example/as/Issuer12", "https://pact.example/a2a/"} {
+		if got := hide("b-1", text); got != text {
+			t.Errorf("%s is told as %s", text, got)
+		}
+	}
+	for _, text := range []string{login, login + "/" + code, "kx83 hd92 kdq1", tenant} { // a user code is one, whatever it is like
+		if got := hide("b-1", text); !strings.Contains(got, Redacted) || strings.Contains(got, "hd92") {
+			t.Errorf("%s is told as %s", text, got)
+		}
+	}
+	a, with = agentWaiting(t, &business{Head: Head{ID: "b-1", Principal: "alice"}, Card: Card{Name: "Larkline Air", InterfaceURL: tenant, Origin: "https://pact.example"}})
+	with("z-1", "b-1", authorizationSecret{VerificationURI: login, VerificationURIComplete: login + "?user_code=WDJB-MJHT", UserCode: "WDJB-MJHT", DeviceCode: "d"})
+	if hide, err = a.Withholder(t.Context(), Caller{Origin: OriginOwnerCLI, Principal: "alice"}); err != nil {
+		t.Fatal(err)
+	}
+	for text, want := range map[string]string{tenant: tenant, tenant + "/.well-known/agent-card.json": tenant + "/.well-known/agent-card.json", login: Redacted, "WDJB MJHT": Redacted} {
+		if got := hide("b-1", text); got != want {
+			t.Errorf("%s is told as %s", text, got)
+		}
+	}
+}
+
+// EV-9, DA-15: what a receipt says is searched before the store is locked, and there only
+// for sign-ins that began since.
+func TestClaimsAreSearchedBefore(t *testing.T) {
+	a, with := agentWaiting(t, &business{Head: Head{ID: "b-1", Principal: "alice"}, Card: Card{Origin: "https://biz.example"}})
+	with("z-1", "b-1", authorizationSecret{VerificationURI: "https://biz.example/device", UserCode: "LXGM-QSTW", DeviceCode: "d"})
+	r := &receipt{Head: Head{ID: "r-1", Principal: "alice", Business: "b-1"}}
+	e := Evidence{Claims: &ReceiptClaims{Actions: []Action{{Tool: "lxgm qstw", ArgsHash: "WDJB-MJHT"}}}, Problems: []Problem{{Detail: "LXGM-QSTW"}}}
+	var s receiptSecret
+	before, err := a.withholdClaims(t.Context(), r, &s, e)
+	if err != nil || s.Actions[0] != (Action{Redacted, "WDJB-MJHT"}) || s.Problems[0].Detail != Redacted || e.Claims.Actions[0].Tool != "lxgm qstw" {
+		t.Fatalf("%+v of %+v, %v", s, e, err)
+	}
+	tx := a.store.(waiting)
+	s.ScopesUsed = []string{"LXGM-QSTW"} // as if it were not searched
+	if err := a.withholdSince(tx, r, &s, before); err != nil || s.ScopesUsed[0] != "LXGM-QSTW" {
+		t.Errorf("it is searched again: %+v, %v", s, err)
+	}
+	with("z-2", "b-1", authorizationSecret{VerificationURI: "https://biz.example/device", UserCode: "WDJB-MJHT", DeviceCode: "d"})
+	if err := a.withholdSince(tx, r, &s, before); err != nil || s.Actions[0] != (Action{Redacted, Redacted}) {
+		t.Errorf("of a sign-in that began since is told: %+v, %v", s, err)
+	}
+	a.store = damaged{}
+	if _, err := a.withholdClaims(t.Context(), r, &s, e); err == nil {
+		t.Error("without the sign-ins all is kept")
+	}
+}
+
+// DA-15, CV-8: a code across the end of what is kept is found: it is cut after that.
+func TestWithheldBeforeItIsCut(t *testing.T) {
+	a, with := agentWaiting(t, &business{Head: Head{ID: "b-1", Principal: "alice"}, Card: Card{Origin: "https://biz.example"}})
+	with("z-1", "b-1", authorizationSecret{VerificationURI: "https://biz.example/device", UserCode: "LXGM-QSTW", DeviceCode: "d"})
+	long := func(n int) string { return strings.Repeat("\u00e4", n-8) + " LXGM-QSTW" }
+	for name, c := range map[string]struct {
+		status int
+		body   string
+		said   func(Reply) string
+		limit  int
+	}{
+		"a reply": {200, `{"message":{"role":"ROLE_AGENT","parts":[{"text":"` + long(maxReply) + `"}]}}`, func(r Reply) string { return r.Message.Text }, maxReply},
+		"its id": {200, `{"message":{"role":"ROLE_AGENT","messageId":"` + long(maxScopeID) + `","parts":[{"text":"a"}]}}`,
+			func(r Reply) string { return r.Message.MessageID }, maxScopeID},
+		"a step-up": {200, `{"task":{"id":"t","status":{"state":"TASK_STATE_AUTH_REQUIRED","message":{"parts":[{"text":"` + long(maxReply) + `"}]}}}}`,
+			func(r Reply) string { return r.StepUp.Text }, maxReply},
+		"its task": {200, `{"task":{"id":"` + long(maxScopeID) + `","status":{"state":"TASK_STATE_AUTH_REQUIRED"}}}`,
+			func(r Reply) string { return r.StepUp.TaskID }, maxScopeID},
+		"a permission": {200, `{"task":{"id":"t","status":{"state":"TASK_STATE_AUTH_REQUIRED"},"metadata":{"pact.missingScopes":["` + long(maxURLInput) + `"]}}}`,
+			func(r Reply) string { return r.StepUp.MissingScopes[0] }, maxURLInput},
+		"an error":   {400, `{"error":{"message":"` + long(maxDescription) + `"}}`, func(r Reply) string { return r.ErrorText }, maxDescription},
+		"its reason": {400, `{"error":{"message":"a","details":[{"reason":"` + long(maxScopeID) + `"}]}}`, func(r Reply) string { return r.ErrorReason }, maxScopeID},
+	} {
+		r := readReply(c.status, TypeJSON, "", []byte(c.body))
+		a.withhold(&r, "alice", "b-1")
+		if got := c.said(r); utf8.RuneCountInString(got) != c.limit || !strings.HasSuffix(got, " "+Redacted[:7]) {
+			t.Errorf("%s: %d characters, %q", name, utf8.RuneCountInString(got), got[max(0, len(got)-20):])
+		}
+		if got := c.said(ParseReply(c.status, TypeJSON, "", []byte(c.body))); name != "its task" && name != "its reason" && name != "a permission" && utf8.RuneCountInString(got) != c.limit {
+			t.Errorf("%s: %d characters of one that is parsed", name, utf8.RuneCountInString(got))
 		}
 	}
 }
@@ -213,7 +403,7 @@ func TestPartsOfLinks(t *testing.T) {
 		{plain: "https://route66air.example/Route66Larkline/device", stays: []string{"Route 66 Air", "Route66 Larkline"}},                   // by its name and host
 	} {
 		w := signIns{homes: map[string]string{"b-1": "https://route66air.example"}}
-		w.waiting = []signInSecret{secretOf("b-1", w.homes["b-1"], "Route 66 Larkline", authorizationSecret{VerificationURI: c.plain, VerificationURIComplete: c.complete})}
+		w.waiting = []signInSecret{secretOf("b-1", w.homes["b-1"], published{name: "Route 66 Larkline"}, authorizationSecret{VerificationURI: c.plain, VerificationURIComplete: c.complete})}
 		for _, text := range c.stays {
 			if got := w.hide("b-1", text); got != text {
 				t.Errorf("%s, %s: %q is told as %q", c.plain, c.complete, text, got)
@@ -233,7 +423,7 @@ func TestCodesOfOthers(t *testing.T) {
 	hostile := func(s authorizationSecret) signIns {
 		s.VerificationURI = or(s.VerificationURI, "https://evil.example/device")
 		w := signIns{homes: map[string]string{"b-evil": "https://evil.example", "b-twin": "https://evil.example", "b-air": "https://air.example"}}
-		w.waiting = []signInSecret{secretOf("b-evil", w.homes["b-evil"], "Evil", s)}
+		w.waiting = []signInSecret{secretOf("b-evil", w.homes["b-evil"], published{name: "Evil"}, s)}
 		return w
 	}
 	for text, s := range map[string]authorizationSecret{

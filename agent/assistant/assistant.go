@@ -82,8 +82,8 @@ type Server struct {
 	life    context.Context // of Run
 	work    sync.WaitGroup  // sends that the owner approved
 	mu      sync.Mutex
-	pending map[string]question // by the state that the client brings back
-	shown   map[string]bool     // approvals that were put into a dialog
+	pending map[string]*question // by the state that the client brings back
+	shown   map[string]bool      // approvals that were put into a dialog
 }
 
 // instructions are what a client may give its model about this server.
@@ -109,7 +109,7 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{cfg: cfg, life: context.Background(), pending: map[string]question{}, shown: map[string]bool{}}
+	s := &Server{cfg: cfg, life: context.Background(), pending: map[string]*question{}, shown: map[string]bool{}}
 	s.mcp = mcp.NewServer(&mcp.Implementation{Name: "pact", Title: "PACT personal agent", Version: cfg.Version}, &mcp.ServerOptions{
 		Instructions: instructions,
 		Capabilities: &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{}, Resources: &mcp.ResourceCapabilities{}},

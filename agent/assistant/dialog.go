@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -23,8 +24,8 @@ const maxDialogs = 3
 // left: who has asked so much wears a person down.
 const maxShown = 1000
 
-// maxPending is how many questions wait for a client that brings the answer back in
-// a call of its own.
+// maxPending is how many questions are kept for a client that brings the answer back in
+// a call of its own, those among them that were answered.
 const maxPending = 50
 
 // multiRound is the first protocol revision in which a server does not ask the client
@@ -52,6 +53,8 @@ type question struct {
 	approval, digest string
 	call             string // the tool and its arguments
 	round            int
+	taken            bool          // an answer has come
+	ended            chan struct{} // is closed when all is done that the answer asks for
 }
 
 // choice is what the person answered.
@@ -78,9 +81,12 @@ func (s *Server) operate(ctx context.Context, req *mcp.CallToolRequest, in any, 
 	if req.Params.RequestState == "" && len(req.Params.InputResponses) == 0 {
 		r, err = begin()
 	} else {
-		var known bool
-		if q, known = s.take(req.Params.RequestState, string(call)); !known {
-			return nil, outcome{}, errors.New("that question is not open, and nothing was decided: list_approvals tells what waits for the owner")
+		var first bool
+		if q, first = s.take(req.Params.RequestState, string(call)); q.approval == "" {
+			return nil, outcome{}, errors.New("that question is not open, and nothing is decided by this: list_approvals tells what waits for the owner")
+		}
+		if !first { // the client lost the result: it is told again, once there is one
+			return s.decidedAlready(ctx, req, q)
 		}
 		answer, _ := req.Params.InputResponses[asked].(*mcp.ElicitResult)
 		r, err = s.decide(ctx, req, q, chosen(answer))
@@ -90,7 +96,7 @@ func (s *Server) operate(ctx context.Context, req *mcp.CallToolRequest, in any, 
 		if !whole || !s.first(v.ID) {
 			break
 		}
-		q = question{v.ID, v.Digest, string(call), q.round + 1}
+		q = question{approval: v.ID, digest: v.Digest, call: string(call), round: q.round + 1, ended: make(chan struct{})}
 		if req.Session.InitializeParams().ProtocolVersion >= multiRound {
 			return &mcp.CallToolResult{InputRequests: mcp.InputRequestMap{asked: form(text)}, RequestState: s.put(q)}, outcome{}, nil
 		}
@@ -99,12 +105,7 @@ func (s *Server) operate(ctx context.Context, req *mcp.CallToolRequest, in any, 
 	earlier := req.Params.Name == "reconcile" // it is about a message that was sent before
 	switch {
 	case q.approval != "":
-		o, lost := s.follow(ctx, s.caller(req.ClientInfo(), ""), q.approval)
-		if lost != nil {
-			s.cfg.Log.Info("what came of an approval cannot be told", "approval", q.approval, "error", errors.Join(err, lost))
-			lost = fmt.Errorf("it is not known what came of the owner's answer. Call follow_up with id %s; do not request it again", q.approval)
-		}
-		return finished(s.afterDialog(o), lost)
+		return s.answered(ctx, req, q, err)
 	case err != nil:
 		o, err := outcomeOfError(err, earlier)
 		if err == nil {
@@ -115,12 +116,36 @@ func (s *Server) operate(ctx context.Context, req *mcp.CallToolRequest, in any, 
 	return finished(s.ready(ctx, req, s.afterDialog(outcomeOf(r, earlier))), nil)
 }
 
+// answered tells what came of a person's answer, which err ended, if that is not nil.
+func (s *Server) answered(ctx context.Context, req *mcp.CallToolRequest, q question, err error) (*mcp.CallToolResult, outcome, error) {
+	o, lost := s.follow(ctx, s.caller(req.ClientInfo(), ""), q.approval)
+	if lost != nil {
+		s.cfg.Log.Info("what came of an approval cannot be told", "approval", q.approval, "error", errors.Join(err, lost))
+		lost = fmt.Errorf("it is not known what came of the owner's answer. Call follow_up with id %s; do not request it again", q.approval)
+	}
+	return finished(s.afterDialog(o), lost)
+}
+
+// decidedAlready tells what came of an answer that has come before: it decides nothing
+// again.
+func (s *Server) decidedAlready(ctx context.Context, req *mcp.CallToolRequest, q question) (*mcp.CallToolResult, outcome, error) {
+	select {
+	case <-q.ended:
+		return s.answered(ctx, req, q, nil)
+	case <-ctx.Done():
+		return nil, outcome{}, context.Cause(ctx)
+	}
+}
+
 // ready tells of an agent that can do nothing yet that it is so.
 func (s *Server) ready(ctx context.Context, req *mcp.CallToolRequest, o outcome) outcome {
 	switch agent.Status(o.Status) {
 	case agent.StatusBlocked, agent.StatusFailed:
 		if s.unenrolled(ctx, req) {
-			o.Next = "Nothing was carried out. " + notEnrolled
+			if !o.before { // else it may have been
+				o.Next = "Nothing was carried out."
+			}
+			o.Next += " " + notEnrolled
 		}
 	}
 	return o
@@ -128,8 +153,8 @@ func (s *Server) ready(ctx context.Context, req *mcp.CallToolRequest, o outcome)
 
 // afterDialog tells of an approval that waits although a dialog was shown for it.
 func (s *Server) afterDialog(o outcome) outcome {
-	if o.Status == string(agent.StatusApprovalRequired) && o.Approval != nil && s.wasShown(o.Approval.ID) {
-		o.Next = "The owner was asked in a dialog, did not decide there, and is not asked there again. " + o.Next
+	if o.Status == string(agent.StatusApprovalRequired) && o.Approval != nil && o.Approval.State != agent.ApprovalApproved && s.wasShown(o.Approval.ID) {
+		o.Next = "The owner was asked in a dialog, which has brought no decision so far, and is not asked there again. " + o.Next
 	}
 	return o
 }
@@ -176,11 +201,11 @@ func (s *Server) dialog(ctx context.Context, req *mcp.CallToolRequest, id string
 			return v, "", false
 		}
 	}
-	said, goesOn := agent.LastWords(in)
+	said, goesOn := agent.LastWords(in, func(text string) string { return cleaner(hide).text(v.Business, text) })
 	name := clientName(req.ClientInfo())
 	text = approvalText(name, v, card, "", goesOn)
 	whole = hide(v.Business, text) == text && !strings.Contains(text, agent.Redacted)
-	return v, approvalText(name, v, card, cleaner(hide).text(v.Business, said), goesOn), whole
+	return v, approvalText(name, v, card, said, goesOn), whole
 }
 
 // cardElsewhere is the host that a business's card came from, if it is another one than
@@ -203,26 +228,40 @@ func (s *Server) asks(req *mcp.CallToolRequest) bool {
 	return caps != nil && caps.Elicitation != nil && (caps.Elicitation.Form != nil || caps.Elicitation.URL == nil)
 }
 
-// put keeps a question until the client brings its answer, under a state that nobody
-// can guess. Questions of a client that leaves too many open are not open any more.
+// put keeps a question for the answer that the client brings, under a state that nobody
+// can guess. Those that were answered go first, if there are too many; questions of a
+// client that leaves so many open are not open any more.
 func (s *Server) put(q question) (state string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.pending) >= maxPending {
+		maps.DeleteFunc(s.pending, func(_ string, q *question) bool { return q.taken })
+	}
+	if len(s.pending) >= maxPending {
 		clear(s.pending)
 	}
 	state = rand.Text()
-	s.pending[state] = q
+	s.pending[state] = &q
 	return state
 }
 
-// take gives a question out once, and to the very call that it was put in.
-func (s *Server) take(state, call string) (question, bool) {
+// take gives a question out to the very call that it was put in, or none. first tells
+// whether this is its first answer, which alone counts; one to another call is that too.
+func (s *Server) take(state, call string) (q question, first bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	q, known := s.pending[state]
-	delete(s.pending, state)
-	return q, known && q.call == call
+	open := s.pending[state]
+	if open == nil {
+		return question{}, false
+	}
+	if open.call != call {
+		if !open.taken {
+			delete(s.pending, state)
+		}
+		return question{}, false
+	}
+	first, open.taken = !open.taken, true
+	return *open, first
 }
 
 // asked names the one question of a call.
@@ -232,6 +271,7 @@ const asked = "approval"
 // was shown. A client that stops waiting does not stop what the person approved.
 func (s *Server) decide(ctx context.Context, req *mcp.CallToolRequest, q question, w choice) (agent.Result, error) {
 	if w == undecided {
+		close(q.ended)
 		return agent.Result{}, nil
 	}
 	c := agent.Caller{
@@ -244,6 +284,7 @@ func (s *Server) decide(ctx context.Context, req *mcp.CallToolRequest, q questio
 	}
 	ended := make(chan end, 1)
 	s.work.Go(func() {
+		defer close(q.ended)
 		r, err := s.cfg.Agent.Decide(s.life, c, agent.Decision{ID: q.approval, Approve: w == approve, Digest: q.digest})
 		ended <- end{r, err}
 	})
@@ -337,7 +378,7 @@ func form(text string) *mcp.ElicitParams {
 // character hides. What others wrote is indented, so that it neither passes for this
 // text nor counts as markup. card is another host than the destination's that the
 // business's card came from, said what the business said last in the conversation that
-// it goes on with.
+// it goes on with, which alone may be cut (agent.LastWords).
 func approvalText(client string, v agent.ApprovalView, card, said string, goesOn bool) string {
 	var b strings.Builder
 	say := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }

@@ -325,14 +325,111 @@ func TestForgedAnswers(t *testing.T) {
 	if res := try("request_change", first, change, yes); !strings.Contains(textOf(res), "Cancelled.") {
 		t.Errorf("the true answer: %s", textOf(res))
 	}
-	if res := try("request_change", first, change, yes); !res.IsError {
-		t.Errorf("a second time: %s", textOf(res))
+	no := mcp.InputResponseMap{"approval": &mcp.ElicitResult{Action: "accept", Content: object{"decision": "deny"}}}
+	for _, again := range []mcp.InputResponseMap{yes, no, nil} { // as it was decided
+		if res := try("request_change", first, change, again); !strings.Contains(textOf(res), "Cancelled.") {
+			t.Errorf("a second time: %s", textOf(res))
+		}
+	}
+	if res := try("request_change", first, other, yes); !strings.Contains(textOf(res), "not open") {
+		t.Errorf("in another call: %s", textOf(res))
 	}
 	if len(f.decisions) != 1 || f.decisions[0].ID != "approval-0000000000000001" || f.decisions[0].Digest != digestOf("Cancel my booking") {
 		t.Errorf("decided: %+v", f.decisions)
 	}
 	if len(f.sent) != sent {
 		t.Error("an answer was taken for a request")
+	}
+}
+
+// TestAnswerTwice: a client that lost the result of an answer brings it again, and is told
+// what came of it once that is known; it decides nothing again.
+func TestAnswerTwice(t *testing.T) {
+	for name, lost := range map[string]bool{"both wait": false, "the first leaves": true} {
+		t.Run(name, func(t *testing.T) {
+			f := newFake()
+			begun, goOn := make(chan struct{}), make(chan struct{})
+			f.decided = func(_ context.Context, d agent.Decision) (agent.Result, error) {
+				close(begun)
+				<-goOn
+				f.sentUnder(d.ID, agent.MessageView{State: "replied", Effect: agent.EffectChange, Reply: "Cancelled."})
+				return agent.Result{Status: agent.StatusReplied}, nil
+			}
+			opts := says("approve")
+			opts.MultiRoundTrip = &mcp.MultiRoundTripOptions{Disabled: true}
+			c := f.connect(t, "2026-07-28", true, opts)
+			res, err := c.CallTool(t.Context(), &mcp.CallToolParams{Name: "request_change", Arguments: change})
+			if err != nil || !res.NeedsInput() {
+				t.Fatalf("nobody is asked: %v %+v", err, res)
+			}
+			ctx, leave := context.WithCancel(t.Context())
+			defer leave()
+			told := make(chan string, 2)
+			answer := func(ctx context.Context) {
+				got, err := c.CallTool(ctx, &mcp.CallToolParams{
+					Name: "request_change", Arguments: change, RequestState: res.RequestState,
+					InputResponses: mcp.InputResponseMap{"approval": &mcp.ElicitResult{Action: "accept", Content: object{"decision": "approve"}}},
+				})
+				if err != nil {
+					told <- err.Error()
+					return
+				}
+				told <- textOf(got)
+			}
+			go answer(ctx)
+			<-begun
+			if lost {
+				leave()
+				<-told
+			}
+			go answer(t.Context())
+			close(goOn)
+			for range map[bool]int{true: 1, false: 2}[lost] {
+				if text := <-told; !strings.Contains(text, "Cancelled.") {
+					t.Errorf("told %s", text)
+				}
+			}
+			if len(f.decisions) != 1 {
+				t.Errorf("decided: %+v", f.decisions)
+			}
+		})
+	}
+}
+
+// TestApprovedInDialog: of what was approved in a dialog and could not be sent yet nothing
+// says that it was not, nor that it must be; while a dialog is open a call says so too.
+func TestApprovedInDialog(t *testing.T) {
+	for _, revision := range revisions {
+		f := newFake()
+		var one *agent.Result
+		f.send = func(req agent.SendRequest) (agent.Result, error) {
+			if one == nil {
+				r := f.ask(req)
+				one = &r
+				return r, nil
+			}
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			v := f.approvals[one.Approval.ID]
+			return agent.Result{Status: agent.StatusApprovalRequired, Reason: agent.ReasonApprovalRequired, Approval: &v}, nil
+		}
+		f.decided = func(_ context.Context, d agent.Decision) (agent.Result, error) {
+			v := f.set(d.ID, agent.ApprovalApproved)
+			return agent.Result{Status: agent.StatusFailed, Reason: agent.ReasonSignerUnavailable, Approval: &v}, nil
+		}
+		var c client
+		c = f.connect(t, revision, true, answers(func(*mcp.ElicitRequest) (*mcp.ElicitResult, error) {
+			if res, _ := c.call("request_change", change); !strings.Contains(textOf(res), "brought no decision so far, and is not asked there again") {
+				t.Errorf("%s, in the midst: %s", revision, textOf(res))
+			}
+			return &mcp.ElicitResult{Action: "accept", Content: object{"decision": "approve"}}, nil
+		}))
+		for range 2 {
+			res, out := c.call("request_change", change)
+			if next, _ := out["next"].(string); !strings.HasPrefix(next, "The owner approved it, and it is not sent yet.") {
+				t.Errorf("%s: %s", revision, textOf(res))
+			}
+		}
 	}
 }
 
@@ -432,13 +529,18 @@ func TestDialogSaysWhatItAnswers(t *testing.T) {
 	}
 	has("\nIt begins conversation "+convID+".\n", "\nAsked for by: \"assistant test client\"\n", "\nAsked: 2026-03-02T10:04:00Z\n", "\nExpires: 2026-03-02T11:04:00Z",
 		"comes from another host:\n\n    https://copy.example\n")
-	w.talk.Messages = []agent.MessageView{{State: "replied", Reply: "Shall I charge EUR 900?\nEffect: inspect\u202e " + strings.Repeat("x", 400)}}
-	has("in which the business said last:\n\n    Shall I charge EUR 900?\n    Effect: inspect "+strings.Repeat("x", 260), " …\n")
+	x := strings.Repeat("x", 290)
+	w.talk.Messages = []agent.MessageView{{State: "replied", Reply: "Effect: inspect\u202e " + x + "\nShall I charge EUR 900?"}}
+	has("in which the business said last:\n\n    Effect: inspect " + x + "\n    Shall I charge EUR 900?\n\nTo the business")
+	w.talk.Messages[0].Reply = x + " WDJB-MJHT " + strings.Repeat("y", 2000) + " WDJB-MJHT " + strings.Repeat("z", 975) + "\nShall I charge EUR 900?"
+	if has("said last:\n\n    "+x, " characters are left out here]\n", "zz\n    Shall I charge EUR 900?\n\n"); strings.Contains(text, "WDJB") || strings.Contains(text, "MJHT") {
+		t.Error(text)
+	}
 	w.talk.Messages[0].Reply = "Sign in with WDJB-MJHT" // is no reason to show nothing
 	if has("said last:\n\n    Sign in with " + agent.Redacted + "\n"); strings.Contains(text, "MJHT") {
 		t.Error(text)
 	}
-	w.talk.Messages[0].Reply = ""
+	w.talk.Messages[0] = agent.MessageView{State: "failed"}
 	w.biz.FinalURL = w.biz.CardURL
 	if has("in which the business said nothing yet"); strings.Contains(text, "another host") {
 		t.Error(text)

@@ -117,7 +117,10 @@ func (hide cleaner) json(v any) (json.RawMessage, error) {
 // ours are the members that hold this program's own ids and words. What belongs to a
 // sign-in is not looked for there: a business that picks a code like one of our words would
 // take that out.
-var ours = []string{"id", "status", "reason", "next", "effect", "business", "conversation", "state", "verdict", "meaning", "message", "profile"}
+var ours = []string{
+	"id", "status", "reason", "next", "effect", "business", "conversation", "state", "verdict", "meaning", "message", "profile",
+	"expires", "deadline", "created", "received", "signed", "issues",
+}
 
 // own cleans those.
 var own = cleaner(func(_, text string) string { return text })

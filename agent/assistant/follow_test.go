@@ -255,6 +255,20 @@ func TestWithheld(t *testing.T) {
 	if _, out := c.call("follow_up", object{"id": "approval-0000000000000001"}); !strings.Contains(out["next"].(string), "pactctl approvals approve approval-0000000000000001") {
 		t.Errorf("follow_up: %v", out)
 	}
+	w.secrets = []string{"T00:00", "signature"}
+	f.receipts[0].Issues, f.grants[0].BusinessName = []string{"signature"}, "signature"
+	f.receipts[0].Time = time.Date(2026, 3, 2, 0, 0, 0, 0, time.UTC)
+	for tool, want := range map[string][]string{
+		"list_receipts": {`"issues":["signature"]`, `"received":"0001-01-01T00:00:00Z"`, `"signed":"2026-03-02T00:00:00Z"`},
+		"list_grants":   {`"created":"0001-01-01T00:00:00Z"`, `"expires":"0001-01-01T00:00:00Z"`, agent.Redacted},
+	} {
+		res, _ := c.call(tool, nil)
+		for _, piece := range want {
+			if !strings.Contains(textOf(res), piece) {
+				t.Errorf("%s: no %s in %s", tool, piece, textOf(res))
+			}
+		}
+	}
 	w.fails = errors.New("the store is broken")
 	everything()
 }
@@ -361,6 +375,23 @@ func TestUnenrolled(t *testing.T) {
 			if res, _ := c.call(tool, args); strings.Contains(textOf(res), "not enrolled with a signer") != test.says {
 				t.Errorf("%s: %s: %s", name, tool, textOf(res))
 			}
+		}
+	}
+}
+
+// TestUnenrolledReconcile: of what may have been carried out it is not said that nothing
+// was, because the profile is not enrolled (CV-15).
+func TestUnenrolledReconcile(t *testing.T) {
+	for name, refused := range map[string]error{"a result": nil, "a refusal": &agent.Refusal{Status: agent.StatusBlocked, Reason: agent.ReasonIdentityNotSet}} {
+		u := &unready{newFake(), agent.PolicyView{Reason: agent.ReasonIdentityNotSet, Enabled: true, Preference: agent.PreferPACT}}
+		u.reconciled = func() (agent.Result, error) {
+			return agent.Result{Status: agent.StatusBlocked, Reason: agent.ReasonIdentityNotSet}, refused
+		}
+		c := serve(t, assistant.Config{Agent: u, Principal: "owner", Network: agent.DefaultNetwork()}, "2025-11-25", nil)
+		res, out := c.call("reconcile", object{"conversation": convID})
+		next, _ := out["next"].(string)
+		if strings.Contains(next, "Nothing was carried out") || !strings.Contains(next, "it may have been carried out") || !strings.Contains(next, "not enrolled with a signer") {
+			t.Errorf("%s: %s", name, textOf(res))
 		}
 	}
 }

@@ -172,6 +172,9 @@ func (o outcome) next() string {
 		if o.Approval == nil {
 			return "Nothing was carried out. The owner must approve this on their own command line: pactctl send. You cannot."
 		}
+		if o.Approval.State == agent.ApprovalApproved {
+			return o.underWay()
+		}
 		return "Nothing was carried out. " + o.mustApprove()
 	case string(agent.StatusNeedsUserAction):
 		switch {
@@ -224,6 +227,9 @@ func (o outcome) nextBefore() string {
 	case string(agent.StatusReplied), statusWaiting, string(agent.StatusUnknown):
 		return ""
 	case string(agent.StatusApprovalRequired):
+		if o.Approval != nil && o.Approval.State == agent.ApprovalApproved {
+			return o.underWay()
+		}
 		if o.Approval != nil {
 			return "It is not known what became of the earlier message, and it may have been carried out. Asking the business takes the owner's word, for one that never got it carries it out now. " + o.mustApprove()
 		}

@@ -287,11 +287,34 @@ func TestStrangersEnd(t *testing.T) {
 	}
 }
 
+// A connection of a caller whose token is revoked, by whatever process, ends too.
+func TestConnectionsOfARevokedToken(t *testing.T) {
+	w := listening(t)
+	w.server.moment = 500 * time.Millisecond
+	w.serve()
+	var c net.Conn
+	for let := false; !let; { // in a moment, unless the machine is slow
+		c = w.connect(w.loopback)
+		a, err := http.ReadResponse(ask(t, c, "Authorization: Bearer "+w.secrets[ScopeRead]), nil)
+		if let = err == nil; let && a.StatusCode != http.StatusOK {
+			t.Fatal(a)
+		}
+	}
+	if _, err := NewTokens(w.store, "owner", nil).Revoke(t.Context(), "read"); err != nil {
+		t.Fatal(err)
+	}
+	_ = c.SetReadDeadline(time.Now().Add(time.Minute)) // rather than until it is idle for long
+	if _, err := io.Copy(io.Discard, c); err != nil {
+		t.Errorf("it goes on: %v", err)
+	}
+}
+
 // A door counts whom it lets in, whoever goes first.
 func TestDoor(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		l := make(pipes, 10)
-		d := newDoor(l, 4, time.Second)
+		var over atomic.Bool
+		d := newDoor(l, 4, time.Second, func(token string) bool { return token == "a" && !over.Load() })
 		visit := func() (*visitor, net.Conn) {
 			mine, theirs := net.Pipe()
 			l <- theirs
@@ -340,13 +363,33 @@ func TestDoor(t *testing.T) {
 		if letIn(t.Context(), who) != nil {
 			t.Error("the owner's socket has no door")
 		}
+		f, farF := visit()
+		if err := f.letIn(who); err != nil {
+			t.Fatal(err)
+		}
+		over.Store(true)
+		time.Sleep(time.Minute)
+		if ended(farF) {
+			t.Error("a connection ended whose call has not")
+		}
+		noteState(f, http.StateIdle)
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if !ended(farF) || len(d.known) != 0 {
+			t.Errorf("a connection whose token is over stays; %d are known", len(d.known))
+		}
 	})
 }
 
-// A caller that is refused has its answer at once, on gRPC before its message too, and
-// its connection ends with that.
+// What is refused has its answer at once, on gRPC before its message too, and a body that
+// never comes keeps neither that nor the connection, of whoever it is, nor the agent's end.
 func TestRefusedAtOnce(t *testing.T) {
 	w := listening(t)
+	w.server.bodyTimeout = time.Hour
+	var err error
+	if w.server.rest, err = w.server.newREST(); err != nil {
+		t.Fatal(err)
+	}
 	w.serve()
 	for name, headers := range map[string][]string{
 		"no token": nil, "unknown": {"authorization", "Bearer " + TokenPrefix + "x"}, "a page": {"origin", "http://127.0.0.1"},
@@ -364,6 +407,38 @@ func TestRefusedAtOnce(t *testing.T) {
 	}
 	if text := w.log.String(); !strings.Contains(text, "actor=nobody method=GetStatus code=Unauthenticated") {
 		t.Errorf("the log: %s", text)
+	}
+
+	mine := "Authorization: Bearer " + w.secrets[ScopeRead]
+	refused := map[net.Conn]int{} // with what
+	for _, l := range []*Listener{w.unix, w.loopback} {
+		for request, code := range map[string]int{
+			"POST /v1/settings HTTP/1.1\r\nContent-Type: text/plain\r\n" + mine:             http.StatusBadRequest,
+			"POST /v1/settings?x=1 HTTP/1.1\r\nContent-Type: application/json\r\n" + mine:   http.StatusBadRequest,
+			"GET /v1/settings HTTP/1.1\r\n" + mine:                                          http.StatusBadRequest,
+			"POST /v1/nothing HTTP/1.1\r\nContent-Type: application/json\r\n" + mine:        http.StatusNotFound,
+			"POST /v1/settings HTTP/1.1\r\nAuthorization: Bearer x":                         http.StatusUnauthorized,
+			"POST /v1/settings HTTP/1.1\r\nOrigin: http://127.0.0.1\r\n" + mine:             http.StatusBadRequest,
+			"POST /v1/settings HTTP/1.1\r\nPact-Task: \x01\r\n" + mine:                      http.StatusBadRequest,
+			"PATCH /v1/settings HTTP/1.1\r\nContent-Type: application/grpc\r\n" + mine:      http.StatusMethodNotAllowed,
+			"POST /v1/settings HTTP/1.1\r\nContent-Type: application/grpc+proto\r\n" + mine: http.StatusBadRequest,
+		} {
+			c := w.connect(l)
+			answered(t, ask(t, c, mine), http.StatusOK) // it is let in
+			if _, err := io.WriteString(c, request+"\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\n"); err != nil {
+				t.Fatal(err)
+			}
+			refused[c] = code
+		}
+	}
+	ever := time.Now().Add(time.Minute)
+	for c, code := range refused {
+		_ = c.SetReadDeadline(ever)
+		r := bufio.NewReader(c)
+		answered(t, r, code)
+		if _, err := r.ReadByte(); err != io.EOF {
+			t.Errorf("%d: it goes on: %v", code, err)
+		}
 	}
 }
 
@@ -472,6 +547,23 @@ func TestPools(t *testing.T) {
 	if err := begin(ctx, "DecideApproval"); status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("one decision more: %v", err)
 	}
+
+	// A stream that has no outcome is none that asks for one.
+	who.token = "u"
+	asks = context.WithValue(asks, callerKey{}, who)
+	for range maxCalls {
+		if err := begin(asks, "WatchEvents"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for method, want := range map[string]codes.Code{
+		"WatchEvents": codes.ResourceExhausted, "WaitAuthorization": codes.ResourceExhausted,
+		"SendMessage": codes.OK, "Reconcile": codes.OK, "StartAuthorization": codes.OK, "DecideApproval": codes.OK,
+	} {
+		if err := begin(asks, method); status.Code(err) != want {
+			t.Errorf("%s, where as many watch as may: %v", method, err)
+		}
+	}
 }
 
 // An operation's caller may tell late, and an operation may panic: neither ends the
@@ -568,7 +660,11 @@ func TestPatience(t *testing.T) {
 		l := make(pipes, 1)
 		server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			p := &patient{w, http.NewResponseController(w)}
-			defer p.end(r)
+			defer p.end()
+			if r.URL.Path == "/short" {
+				_, _ = p.Write([]byte("short"))
+				return
+			}
 			_, err := p.Write(make([]byte, part))
 			p.Flush()
 			time.Sleep(10 * writeTimeout) // nothing to say
@@ -593,6 +689,28 @@ func TestPatience(t *testing.T) {
 			}
 			_ = mine.Close()
 		}
+		// An answer that is written when the handler has returned is one too.
+		mine, theirs := net.Pipe()
+		l <- theirs
+		if _, err := io.WriteString(mine, "GET /short HTTP/1.1\r\nHost: localhost\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * writeTimeout)
+		if n, err := io.Copy(io.Discard, mine); n != 0 || err != nil {
+			t.Errorf("an answer that nobody read: %d bytes of it, %v", n, err)
+		}
+		// One that is read is the first of many.
+		mine, theirs = net.Pipe()
+		l <- theirs
+		answers := bufio.NewReader(mine)
+		for range 2 {
+			if _, err := io.WriteString(mine, "GET /short HTTP/1.1\r\nHost: localhost\r\n\r\n"); err != nil {
+				t.Fatal(err)
+			}
+			answered(t, answers, http.StatusOK)
+			time.Sleep(2 * writeTimeout)
+		}
+		_ = mine.Close()
 		close(l)
 		_ = server.Close()
 	})

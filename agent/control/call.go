@@ -54,13 +54,19 @@ type pool struct {
 }
 
 func poolOf(ctx context.Context, c caller, m Method) pool {
-	switch {
-	case m.Name == "DecideApproval", m.Stream && metadata.ValueFromIncomingContext(ctx, outcomeKey) != nil:
-		return pool{c.token, "decisions"}
-	case m.Stream:
-		return pool{c.token, "streams"}
+	kind := "answers"
+	if m.Stream {
+		kind = "streams"
 	}
-	return pool{c.token, "answers"}
+	switch m.Name {
+	case "SendMessage", "Reconcile", "StartAuthorization": // which have outcomes
+		if metadata.ValueFromIncomingContext(ctx, outcomeKey) != nil {
+			kind = "decisions"
+		}
+	case "DecideApproval":
+		kind = "decisions"
+	}
+	return pool{c.token, kind}
 }
 
 // maxCalls bounds the calls under way of one token and pool: whoever has it must not be
@@ -195,10 +201,20 @@ func (s *Server) accepted(ctx context.Context) error {
 		return nil
 	}
 	err := s.tokens.stands(context.WithoutCancel(ctx), c.token)
-	if errors.Is(err, errNoToken) || errors.Is(err, agent.ErrNotFound) {
+	if tokenIsOver(err) {
 		return unauthenticated()
 	}
 	return err
+}
+
+// tokenStands reports whether a token is still good, or that cannot be told.
+func (s *Server) tokenStands(id string) bool {
+	return !tokenIsOver(s.tokens.stands(context.Background(), id))
+}
+
+// tokenIsOver reports whether that is why a token does not stand.
+func tokenIsOver(err error) bool {
+	return errors.Is(err, errNoToken) || errors.Is(err, agent.ErrNotFound)
 }
 
 // unary is the interceptor of every call that is no stream.

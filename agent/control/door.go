@@ -15,10 +15,12 @@ import (
 // standing in the way of the others: each has a moment only, they have half of the
 // places, and the oldest of them makes room for the next. The connections of one token
 // have a quarter of the places: the one that was idle for longest makes room for its next.
+// Those whose token is over go too, a moment after they became idle at the latest.
 type door struct {
 	net.Listener
-	most   int           // connections at once
-	moment time.Duration // for a caller to be let in on a connection
+	most   int                     // connections at once
+	moment time.Duration           // for a caller to be let in on a connection
+	stands func(token string) bool // whether a token that was accepted is still good
 
 	mu        sync.Mutex
 	freed     sync.Cond
@@ -40,8 +42,8 @@ type visitor struct {
 	gone  bool   // it is counted no more
 }
 
-func newDoor(l net.Listener, most int, moment time.Duration) *door {
-	d := &door{Listener: l, most: most, moment: moment}
+func newDoor(l net.Listener, most int, moment time.Duration, stands func(token string) bool) *door {
+	d := &door{Listener: l, most: most, moment: moment, stands: stands}
 	d.freed.L = &d.mu
 	return d
 }
@@ -126,6 +128,21 @@ func (v *visitor) tooLate() {
 	}
 }
 
+// look ends the connection of a caller whose token is over, unless a call is under way on
+// it, whose end is told.
+func (v *visitor) look() {
+	stands := v.door.stands(v.token)
+	v.door.mu.Lock()
+	defer v.door.mu.Unlock()
+	switch {
+	case v.gone:
+	case v.idle && !stands:
+		v.door.showOut(v)
+	default:
+		v.timer.Reset(v.door.moment)
+	}
+}
+
 // errGone: the connection of a request was ended meanwhile.
 var errGone = errors.New("the connection has ended")
 
@@ -145,6 +162,7 @@ func (v *visitor) letIn(c caller) error {
 		d.strangers, d.known = without(d.strangers, v), append(d.known, v)
 		v.known, v.token = true, c.token
 		v.timer.Stop()
+		v.timer = time.AfterFunc(d.moment, v.look)
 	}
 	return nil
 }

@@ -95,12 +95,13 @@ var methods = []Method{
 	{"WatchEvents", "GET /v1/events", ScopeRead, true, true},
 }
 
-// methodOf finds a method by its full name on gRPC.
+// methodOf finds a method by its full name on gRPC. What has none may be anything, and is
+// named so.
 func methodOf(full string) (Method, bool) {
 	name := full[strings.LastIndexByte(full, '/')+1:]
 	i := slices.IndexFunc(methods, func(m Method) bool { return m.Name == name })
 	if i < 0 {
-		return Method{Name: name}, false
+		return Method{Name: "unknown"}, false
 	}
 	return methods[i], true
 }

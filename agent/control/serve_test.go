@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -88,6 +89,34 @@ func TestPanic(t *testing.T) {
 	}
 	if len(w.server.calls) != 0 {
 		t.Error("the call goes on")
+	}
+}
+
+// The log names the methods that there are, and repeats nothing that a caller wrote.
+func TestLogOfUnknownMethods(t *testing.T) {
+	w := newFuzzServer(t)
+	const wrote = "pact-credential-0123456789"
+	for _, token := range []string{"", "Bearer " + w.secrets[ScopeRead]} {
+		for _, kind := range []string{"application/grpc", "application/json"} {
+			for _, path := range []string{"/" + wrote, "/pact.agent.v1.AgentService/" + wrote, "/v1/" + wrote + "?" + wrote} {
+				r := httptest.NewRequest("POST", path, strings.NewReader("\x00\x00\x00\x00\x00"))
+				r.ProtoMajor, r.Host = 2, "127.0.0.1"
+				r.Header.Set("Content-Type", kind)
+				if token != "" {
+					r.Header.Set("Authorization", token)
+				}
+				w.server.Handler(false).ServeHTTP(httptest.NewRecorder(), r)
+			}
+		}
+	}
+	text := w.log.String()
+	if strings.Contains(text, wrote) {
+		t.Errorf("it has what was sent: %s", text)
+	}
+	for _, want := range []string{"actor=nobody method=unknown code=Unauthenticated", `actor="token read" method=unknown code=Unimplemented`} {
+		if !strings.Contains(text, want) {
+			t.Errorf("it does not tell of %s: %s", want, text)
+		}
 	}
 }
 

@@ -39,7 +39,7 @@ const (
 	maxBody        = 128 << 10
 	maxConcurrency = 250             // calls at once on a connection
 	maxConns       = 256             // connections at once on a loopback address: the owner's socket has no such bound
-	moment         = 5 * time.Second // for a connection of theirs to show a token that counts
+	moment         = 5 * time.Second // for a connection of theirs to show a token that counts, and to go when it does no more
 )
 
 // Config is what a Server is made of.
@@ -164,7 +164,7 @@ func (s *Server) Handler(owner bool) http.Handler {
 		}
 		r = r.WithContext(ctx)
 		p := &patient{w, http.NewResponseController(w)}
-		defer p.end(r)
+		defer p.end()
 		w = p
 		if r.ProtoMajor != 2 || !isGRPC(r) {
 			s.rest.ServeHTTP(w, r)
@@ -192,13 +192,9 @@ type patient struct {
 func (p *patient) begin() { _ = p.control.SetWriteDeadline(time.Now().Add(writeTimeout)) }
 func (p *patient) done()  { _ = p.control.SetWriteDeadline(time.Time{}) }
 
-// end bounds what is written after the handler has returned. A connection of HTTP/1
-// goes on with the next request.
-func (p *patient) end(r *http.Request) {
-	if r.ProtoMajor == 2 {
-		p.begin()
-	}
-}
+// end bounds what is written after the handler has returned. On HTTP/1 net/http lifts
+// that when all is written.
+func (p *patient) end() { p.begin() }
 
 // Write implements [http.ResponseWriter].
 func (p *patient) Write(b []byte) (int, error) {
@@ -241,7 +237,7 @@ func (s *Server) Serve(ctx context.Context, listeners ...*Listener) error {
 		work.Go(func() {
 			var on net.Listener = l
 			if !l.owner {
-				on = newDoor(l, s.maxConns, s.moment)
+				on = newDoor(l, s.maxConns, s.moment, s.tokenStands)
 			}
 			if err := servers[i].Serve(on); !errors.Is(err, http.ErrServerClosed) {
 				failed <- fmt.Errorf("%s: %w", l.target, err)

@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 )
 
-var errNoOwners = errors.New("this system has no sockets of one user: use a loopback address (--listen) and a token")
+var errNoOwners = errors.New("this system has no sockets of one user: use a loopback address and a token")
 
 // checkSocket refuses a socket that others than this user could have put where it is:
 // what is sent to it are the owner's messages.

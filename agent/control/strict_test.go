@@ -479,6 +479,7 @@ func TestWireIsStrict(t *testing.T) {
 		"a field within one":          {"GetAuthorizationStatus", append(text(1, "signin-1"), 18, 1, 0xff), "body"},
 		"an id twice":                 {"GetConversation", append(text(1, "c-1"), text(1, "c-2")...), "id"},
 		"a message in two":            {"GetAuthorizationStatus", append(append(text(1, "signin-1"), wait...), wait...), "wait"},
+		"a field twice within one":    {"GetAuthorizationStatus", append(text(1, "signin-1"), 18, 4, 8, 1, 8, 5), "wait.seconds"},
 		"a text that is none":         {"SendMessage", append(text(1, "a.example.com"), text(2, "gr\xfc\xdfe")...), "message"},
 		"a text of a list":            {"SendMessage", append(send, text(4, "\xff")...), "scopes"},
 		"an id that is no text":       {"GetReceipt", text(1, "r-\xff"), "id"},
@@ -501,5 +502,23 @@ func TestWireIsStrict(t *testing.T) {
 	err = conn.Invoke(withHeaders(t.Context(), "authorization", "Bearer a", "authorization", "Bearer b"), "/pact.agent.v1.AgentService/GetStatus", []byte{}, new([]byte), grpc.ForceCodec(bytesCodec{}))
 	if reasonOf(status.Convert(err)) != codeUnauthenticated {
 		t.Errorf("two tokens: %v", err)
+	}
+}
+
+// No message within a request is deeper than those within it are looked into.
+func TestNestedMessages(t *testing.T) {
+	var deepest func(m protoreflect.MessageDescriptor) int
+	deepest = func(m protoreflect.MessageDescriptor) (n int) {
+		for i := range m.Fields().Len() {
+			if f := m.Fields().Get(i); f.Message() != nil {
+				n = max(n, 1+deepest(f.Message()))
+			}
+		}
+		return n
+	}
+	for _, m := range Methods() {
+		if n := deepest(descriptor(t, m.Name).Input()); n > maxNested {
+			t.Errorf("%s: %d", m.Name, n)
+		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -59,6 +60,22 @@ func checkWire(full string, body []byte) error {
 	}
 	desc := agentv1.File_pact_agent_v1_agent_proto.Services().ByName("AgentService").Methods().ByName(protoreflect.Name(m.Name)).Input()
 	malformed := invalid("body", "is no %s", desc.Name())
+	if err := checkFields(desc, "", body, malformed); err != nil {
+		return err
+	}
+	t, err := protoregistry.GlobalTypes.FindMessageByName(desc.FullName())
+	if err != nil || proto.Unmarshal(body, t.New().Interface()) != nil {
+		return malformed
+	}
+	return nil
+}
+
+// maxNested is how deep messages of a request may be in one another: more than they are.
+const maxNested = 10
+
+// checkFields is checkWire for a message, and those within it. within is the path of its
+// field, with a dot behind it; empty: it is the request.
+func checkFields(desc protoreflect.MessageDescriptor, within string, body []byte, malformed error) error {
 	seen := map[protowire.Number]bool{}
 	for rest := body; len(rest) > 0; {
 		num, typ, n := protowire.ConsumeTag(rest)
@@ -69,21 +86,29 @@ func checkWire(full string, body []byte) error {
 		if n = protowire.ConsumeFieldValue(num, typ, value); n < 0 {
 			return malformed
 		}
+		rest = value[n:]
 		f := desc.Fields().ByNumber(num)
-		if f != nil && !f.IsList() && seen[num] {
-			return invalid(string(f.Name()), "is there twice")
+		if f == nil {
+			continue // it is refused for that
 		}
-		if f != nil && f.Kind() == protoreflect.StringKind && typ == protowire.BytesType {
-			if text, _ := protowire.ConsumeBytes(value); !utf8.Valid(text) {
-				return notUTF8(desc, f)
-			}
+		if f.Cardinality() != protoreflect.Repeated && seen[num] {
+			return invalid(within+string(f.Name()), "is there twice")
 		}
 		seen[num] = true
-		rest = value[n:]
-	}
-	t, err := protoregistry.GlobalTypes.FindMessageByName(desc.FullName())
-	if err != nil || proto.Unmarshal(body, t.New().Interface()) != nil {
-		return malformed
+		if typ != protowire.BytesType {
+			continue
+		}
+		held, _ := protowire.ConsumeBytes(value)
+		switch {
+		case f.Kind() == protoreflect.StringKind && !utf8.Valid(held):
+			return notUTF8(desc, f)
+		case f.Message() != nil && strings.Count(within, ".") >= maxNested:
+			return malformed
+		case f.Message() != nil:
+			if err := checkFields(f.Message(), within+string(f.Name())+".", held, malformed); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }

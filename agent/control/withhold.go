@@ -68,7 +68,8 @@ var ours = fieldSet(
 	"id", "status", "state", "reason", "effect", "kind", "verdict", "issues", "digest", "next", "next_page_token", "preference", "profile",
 	"business", "conversation", "message", "message_id", "receipt", "approval", "authorization", "grant", "sent_message",
 	"actor", "task", "by", "decided_by", "ended_by", "settled_by", "discovered_by", "fetched_by", "rechecked_by", "reconciled_by",
-	"AuthorizationStatus.text", "Cut.sha256", "Business.fingerprint", "Business.security_fingerprint", "Provider.source",
+	"AuthorizationStatus.text", "Cut.sha256", "Business.fingerprint", "Business.security_fingerprint",
+	"Provider.source", "Provider.origin", "Provider.audience", "Provider.label", "Status.audiences",
 )
 
 // theirs are those of these names that hold a business's words all the same, or the

@@ -40,6 +40,10 @@ func TestOwnWordsStay(t *testing.T) {
 		{"a conversation's context", &agentv1.Conversation{ContextId: "x"}, func(m proto.Message) string { return m.(*agentv1.Conversation).ContextId }, false},
 		{"a sign-in's wording", &agentv1.AuthorizationStatus{Text: "x"}, func(m proto.Message) string { return m.(*agentv1.AuthorizationStatus).Text }, true},
 		{"a turn's text", &agentv1.Message{Text: "x"}, func(m proto.Message) string { return m.(*agentv1.Message).Text }, false},
+		{"a provider's origin", &agentv1.Provider{Origin: "x"}, func(m proto.Message) string { return m.(*agentv1.Provider).Origin }, true},
+		{"its audience", &agentv1.Provider{Audience: "x"}, func(m proto.Message) string { return m.(*agentv1.Provider).Audience }, true},
+		{"its label", &agentv1.Provider{Label: "x"}, func(m proto.Message) string { return m.(*agentv1.Provider).Label }, true},
+		{"an audience", &agentv1.Status{Audiences: map[string]string{"https://air.example": "x"}}, func(m proto.Message) string { return m.(*agentv1.Status).Audiences["https://air.example"] }, true},
 		{"an identity", &agentv1.Status{Identity: &agentv1.Identity{Mode: "x"}}, func(m proto.Message) string { return m.(*agentv1.Status).Identity.Mode }, true},
 	} {
 		mapTexts(c.in.ProtoReflect(), "", func(_, _ string) string { return agent.Redacted })

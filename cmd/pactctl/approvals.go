@@ -164,7 +164,7 @@ func whereItGoes(ctx context.Context, ag personal, c agent.Caller, v agent.Appro
 		if elsewhere != "" {
 			p.say(0, "What the business says of itself and its permissions comes from another host: %s", elsewhere)
 		}
-		switch said, goesOn := agent.LastWords(conversation); {
+		switch said, goesOn := agent.LastWords(conversation, nil); {
 		case lost || !goesOn:
 		case said == "":
 			p.say(0, "It goes on with that conversation, in which the business said nothing yet.")

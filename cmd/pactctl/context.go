@@ -48,7 +48,7 @@ context; the default profile. A current context that names no signer, and any
 that names no agent, is passed over. The token for a running agent is that of
 --remote-token-file, else of the context that names it, else of
 PACT_REMOTE_TOKEN_FILE. Naming another agent in a context forgets the token file
-of the one before.`
+of the one before; with a socket, say --agent-token-file too, '' for none.`
 	cmd.Example = `  pactctl context set prod --server https://signer.example.com:8789 \
       --token-file ~/prod.token
   pactctl context use prod
@@ -159,10 +159,9 @@ func newContextSetCmd(a *app) *cobra.Command {
 				s.Insecure = set.Insecure
 			}
 			if changed("agent") {
-				if s.Agent != set.Agent { // the token was that one's
-					s.AgentTokenFile = ""
+				if err := s.name(set.Agent, changed("agent-token-file")); err != nil {
+					return err
 				}
-				s.Agent = set.Agent
 			}
 			if changed("agent-token-file") {
 				s.AgentTokenFile = set.AgentTokenFile
@@ -202,6 +201,25 @@ func newContextSetCmd(a *app) *cobra.Command {
 	f.StringVar(&set.Agent, "agent", "", "`TARGET` of a running agent: unix:PATH or http://127.0.0.1:PORT")
 	f.StringVar(&set.AgentTokenFile, "agent-token-file", "", "`FILE` that holds a token of that agent")
 	return cmd
+}
+
+// name sets the agent, empty for none, and forgets the token of another. On a socket that
+// would leave the context the owner's whole authority, which must be said: token reports
+// whether a token, or none, is named too.
+func (s *signerContext) name(target string, token bool) (err error) {
+	if target != "" {
+		if target, err = parseAgent("--agent", target); err != nil {
+			return err
+		}
+	}
+	if before, _ := parseAgent("--agent", s.Agent); before != target && s.AgentTokenFile != "" {
+		if strings.HasPrefix(target, unixTarget) && !token {
+			return usagef("the context's token is for %s: say --agent-token-file FILE for %s, or --agent-token-file '' to act as its owner", s.Agent, target)
+		}
+		s.AgentTokenFile = ""
+	}
+	s.Agent = target
+	return nil
 }
 
 // check refuses a context that could not be used, and puts its agent's target into its

@@ -132,7 +132,7 @@ func (p *profile) hintsElsewhere(at place) hints {
 	case strings.HasPrefix(at.target, unixTarget):
 		h.given = [][2]string{{"remote", shellQuoted(at.target)}}
 	case at.target != "":
-	case p.dir != "" || os.Getenv("PACT_PROFILE") != "":
+	case p.dir != "" || os.Getenv("PACT_PROFILE") != "" || os.Getenv("XDG_DATA_HOME") != "":
 		h.given = [][2]string{{"profile", shellQuoted(at.dir)}}
 	}
 	return h

@@ -80,6 +80,25 @@ func TestHintPasted(t *testing.T) {
 	}
 }
 
+// What is read on another terminal names the profile that the environment chose here.
+func TestHintsElsewhere(t *testing.T) {
+	a, _, _ := testApp("", false)
+	a.hints.root = newRootCmd(a)
+	for _, chosen := range []string{"", "PACT_PROFILE", "XDG_DATA_HOME"} {
+		t.Setenv("PACT_PROFILE", "")
+		t.Setenv("XDG_DATA_HOME", "")
+		want := "pactctl review"
+		if chosen != "" {
+			t.Setenv(chosen, t.TempDir())
+			want += " --profile /data/pactctl/agent"
+		}
+		p := &profile{app: a}
+		if got := p.hintsElsewhere(place{dir: "/data/pactctl/agent"}).text("pactctl review"); got != want {
+			t.Errorf("%s: %s", chosen, got)
+		}
+	}
+}
+
 // What a business says names no command of ours, whatever is in it.
 func TestHintInABusinessWords(t *testing.T) {
 	a, _, _ := testApp("", false)

@@ -81,7 +81,12 @@ func serveAssistant(ctx context.Context, a *app, p *profile, noDialog bool) (err
 		return err
 	}
 	if o.local != nil { // nobody else tends what waits
-		tending, stop := context.WithCancelCause(context.WithoutCancel(ctx))
+		stays, stop := context.WithCancelCause(context.WithoutCancel(ctx))
+		defer stop(nil)
+		defer context.AfterFunc(ctx, func() { stop(agent.ErrStopping) })()
+		here, leave := context.WithCancelCause(stays)
+		tending, free := agent.Leaving(stays, here, func(agent.Result) {})
+		defer free()
 		var tended sync.WaitGroup
 		tended.Go(func() {
 			t := agent.Tending{Caller: agent.Caller{Principal: o.caller.Principal, Origin: agent.OriginOwnerCLI, Actor: "pactctl mcp"}}
@@ -90,8 +95,7 @@ func serveAssistant(ctx context.Context, a *app, p *profile, noDialog bool) (err
 			}
 		})
 		defer tended.Wait()
-		defer stop(agent.ErrStopping)
-		defer context.AfterFunc(ctx, func() { stop(agent.ErrStopping) })()
+		defer leave(agent.ErrStopping) // by who is gone: what is on its way goes on without them
 	}
 	signal.Ignore(syscall.SIGPIPE) // a client that is gone must not end what the owner approved
 	out := &unclosed{w: a.stdout}

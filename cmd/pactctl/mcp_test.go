@@ -837,6 +837,92 @@ func programLeaves(t *testing.T, sig os.Signal) {
 	}
 }
 
+// TestProgramLeavesWhatIsTended: nor does a program that closes its input stop the send
+// that the owner approved there and that went out once they had signed in; the end of
+// pactctl mcp itself does (CV-16).
+func TestProgramLeavesWhatIsTended(t *testing.T) {
+	for name, stops := range map[string]bool{"its input ends": false, "it is told to stop then": true} {
+		t.Run(name, func(t *testing.T) {
+			b, h := hostileBench(t)
+			reached, goOn := make(chan struct{}), make(chan struct{})
+			h.hold = func(text string) {
+				if text == "Transfer one point" {
+					close(reached)
+					<-goOn
+				}
+			}
+			release := sync.OnceFunc(func() { close(goOn) })
+			defer release()
+			cmd := exec.Command("pactctl", "mcp", "--profile", b.profile)
+			cmd.Env = append(cmd.Environ(), "GORACE=atexit_sleep_ms=0")
+			var stderr bytes.Buffer
+			cmd.Stderr = &stderr
+			in, err := cmd.StdinPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			out, err := cmd.StdoutPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			cs, err := mcp.NewClient(&mcp.Implementation{Name: "gone", Version: "1"}, &mcp.ClientOptions{
+				ElicitationHandler: func(context.Context, *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
+					return &mcp.ElicitResult{Action: "accept", Content: map[string]any{"decision": "approve"}}, nil
+				},
+			}).Connect(t.Context(), &mcp.IOTransport{Reader: out, Writer: in}, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			res, err := cs.CallTool(t.Context(), &mcp.CallToolParams{
+				Name: "request_change", Arguments: map[string]any{"business": b.box.Brands[0].Card, "message": "Transfer one point", "scopes": []string{"points:spend"}},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			waits, _ := res.StructuredContent.(map[string]any)
+			if code, _, stderr := b.run(true, "", "authorization", "wait", idIn(waits, "signIn")); code != 0 {
+				t.Fatalf("authorization wait: exit %d\n%s", code, stderr)
+			}
+			<-reached
+			last := func() map[string]any {
+				t.Helper()
+				v := b.json(false, 0, "approvals", "show", idIn(waits, "approval"))
+				turns := b.json(false, 0, "conversations", "show", v["conversation"].(string))["messages"].([]any)
+				m := turns[len(turns)-1].(map[string]any)
+				if v["state"] != "sent" || m["id"] != v["sentMessage"] {
+					t.Fatalf("the approval: %v\nthe message: %v", v, m)
+				}
+				return m
+			}
+			_ = in.Close()
+			_ = out.Close()
+			for range 3 {
+				if m := last(); m["state"] != "sending" {
+					t.Errorf("its input has ended: %v", m)
+				}
+			}
+			want := "replied"
+			if stops {
+				want = "outcome_unknown"
+				if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+					t.Fatal(err)
+				}
+			} else {
+				release()
+			}
+			if err := cmd.Wait(); err != nil {
+				t.Errorf("the end: %v\n%s", err, &stderr)
+			}
+			if m := last(); m["state"] != want {
+				t.Errorf("the message: %v, want %s", m, want)
+			}
+		})
+	}
+}
+
 // TestAssistantsPage runs the configuration of docs/assistants.md as it stands there.
 func TestAssistantsPage(t *testing.T) {
 	page, err := os.ReadFile("../../docs/assistants.md")

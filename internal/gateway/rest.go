@@ -68,11 +68,14 @@ func (c REST) Handler() (http.Handler, error) {
 		h.Set("Cache-Control", "no-store")
 		h.Set("X-Content-Type-Options", "nosniff")
 		_, out := runtime.MarshalerForRequest(mux, req)
+		in := &request{query: req.URL.Query()}
+		if c.BodyTimeout > 0 && req.ContentLength != 0 {
+			in.timeouts = http.NewResponseController(w)
+			_ = in.timeouts.SetReadDeadline(time.Now().Add(c.BodyTimeout)) // the server's own stands then
+		}
+		req = req.WithContext(context.WithValue(req.Context(), requestKey{}, in))
 		refuse := func(err error) { r.httpError(req.Context(), mux, out, w, req, err) }
 		if err := c.Admit(req); err != nil {
-			if req.ProtoMajor == 1 && req.ContentLength != 0 {
-				h.Set("Connection", "close") // or the answer would wait for the rest of the body
-			}
 			refuse(err)
 			return
 		}
@@ -87,12 +90,6 @@ func (c REST) Handler() (http.Handler, error) {
 				return
 			}
 		}
-		in := &request{query: req.URL.Query()}
-		if c.BodyTimeout > 0 && req.ContentLength != 0 {
-			in.timeouts = http.NewResponseController(w)
-			_ = in.timeouts.SetReadDeadline(time.Now().Add(c.BodyTimeout)) // the server's own stands then
-		}
-		req = req.WithContext(context.WithValue(req.Context(), requestKey{}, in))
 		req.Body = &body{http.MaxBytesReader(w, req.Body, c.MaxBody), in}
 		mux.ServeHTTP(w, req)
 	}), nil
@@ -129,13 +126,24 @@ func (c *rest) routingError(ctx context.Context, mux *runtime.ServeMux, m runtim
 	runtime.HTTPError(ctx, mux, m, w, r, &runtime.HTTPStatusError{HTTPStatus: code, Err: status.Error(codes.Unimplemented, "this path takes another HTTP method")})
 }
 
+// refusedTimeout is how long the rest of a refused request may take to come, which is
+// not looked at.
+const refusedTimeout = time.Second
+
 // httpError answers with a google.rpc.Status in JSON. What the gateway refuses by
-// itself becomes a refusal of the service's.
+// itself becomes a refusal of the service's. On HTTP/1 the connection of a request whose
+// body was not read to its end goes with the answer: that would wait for the rest, which
+// may never come.
 func (c *rest) httpError(ctx context.Context, mux *runtime.ServeMux, m runtime.Marshaler, w http.ResponseWriter, r *http.Request, err error) {
+	in := r.Context().Value(requestKey{}).(*request)
+	if r.ProtoMajor == 1 && r.ContentLength != 0 && !in.whole {
+		w.Header().Set("Connection", "close")
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(refusedTimeout))
+	}
 	var routed *runtime.HTTPStatusError
 	if st, _ := status.FromError(err); len(st.Details()) == 0 && st.Code() == codes.InvalidArgument && !errors.As(err, &routed) {
 		field, text := "request", st.Message()
-		if in, ok := r.Context().Value(requestKey{}).(*request); ok && in.malformed != nil {
+		if in.malformed != nil {
 			err = in.malformed
 		} else {
 			err = c.Service.Invalid(field, "%s", text)
@@ -164,6 +172,7 @@ type request struct {
 	body      proto.Message // as it was decoded; nil: there was none
 	malformed error
 	timeouts  *http.ResponseController // nil: none was set
+	whole     bool                     // the body was read to its end
 }
 
 type requestKey struct{}
@@ -172,6 +181,13 @@ type requestKey struct{}
 type body struct {
 	io.ReadCloser
 	of *request
+}
+
+// Read implements [io.Reader].
+func (b *body) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	b.of.whole = b.of.whole || err == io.EOF
+	return n, err
 }
 
 // strictJSON reads JSON strictly: unknown and repeated members, and anything after
