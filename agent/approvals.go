@@ -725,22 +725,51 @@ func (a *Agent) useApproval(tx Tx, op *operation, m *message) error {
 // the business did not take it, or was not reached (CV-10, CV-11). What was denied meanwhile
 // is so from then on, and what was taken back waits to be approved anew.
 func (a *Agent) unused(tx Tx, op *operation, m *message) error {
-	if op.approved == nil || op.approved.ID == "" || m.Introduction {
-		return nil
-	}
-	p, err := get[approval](tx, op.who.principal, op.approved.ID)
-	if err != nil || p.LeaseOwner != op.owner || p.State != ApprovalSent || p.SentMessage != m.ID {
+	p, err := a.sentAs(tx, op, m)
+	if p == nil {
 		return err
 	}
 	p.State, p.SentMessage = ApprovalApproved, ""
-	switch {
-	case !p.Denied.IsZero():
-		p.State, p.Reason, p.Decided, p.DecidedBy = ApprovalDenied, ReasonApprovalDenied, p.Denied, p.DeniedBy
-	case p.TakenBack:
+	if !p.deniedMeanwhile() && p.TakenBack {
 		p.waitAnew()
 	}
-	p.TakenBack, p.Denied, p.DeniedBy = false, time.Time{}, ""
+	p.TakenBack = false
 	return put(tx, p)
+}
+
+// notRun ends the approval of a message that was denied meanwhile, in the transaction in
+// which it is written down that nothing ran of the message, and that it does not go out
+// anew. It reports whether there is such a one.
+func (a *Agent) notRun(tx Tx, op *operation, m *message) (denied *approval, err error) {
+	p, err := a.sentAs(tx, op, m)
+	if p == nil || !p.deniedMeanwhile() {
+		return nil, err
+	}
+	p.SentMessage = ""
+	return p, put(tx, p)
+}
+
+// sentAs is the approval of an operation under which a message went out, nil if none.
+func (a *Agent) sentAs(tx Tx, op *operation, m *message) (*approval, error) {
+	if op.approved == nil || op.approved.ID == "" || m.Introduction {
+		return nil, nil
+	}
+	p, err := get[approval](tx, op.who.principal, op.approved.ID)
+	if err != nil || p.LeaseOwner != op.owner || p.State != ApprovalSent || p.SentMessage != m.ID {
+		return nil, err
+	}
+	return p, nil
+}
+
+// deniedMeanwhile makes an approval denied if it was while its message was on its way, and
+// reports that.
+func (p *approval) deniedMeanwhile() bool {
+	if p.Denied.IsZero() {
+		return false
+	}
+	p.State, p.Reason, p.Decided, p.DecidedBy = ApprovalDenied, ReasonApprovalDenied, p.Denied, p.DeniedBy
+	p.Denied, p.DeniedBy = time.Time{}, ""
+	return true
 }
 
 // awaitSignIn notes which sign-in an operation waits for, whatever becomes of us: on its

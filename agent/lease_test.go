@@ -233,7 +233,7 @@ func TestLeasesOfAWrongClock(t *testing.T) {
 // its way then: of that it is not known, for who took the turn over counts it as that.
 func TestTurnTakenOver(t *testing.T) {
 	for name, c := range map[string]struct {
-		at     int // request: the introduction, the change; 3: just before that
+		at     int // request: the introduction, the change; 3: just before that; 4: after it
 		code   int // answered to that
 		status agent.Status
 		reason agent.Reason
@@ -244,6 +244,7 @@ func TestTurnTakenOver(t *testing.T) {
 		"while it is carried out":          {2, 200, agent.StatusUnknown, agent.ReasonInterrupted},
 		"while it is not taken":            {2, 401, agent.StatusUnknown, agent.ReasonInterrupted},
 		"while it is limited":              {2, 429, agent.StatusUnknown, agent.ReasonInterrupted},
+		"while it waits for the limit":     {4, 429, agent.StatusBlocked, agent.ReasonBusy},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble.Test(t, func(t *testing.T) {
@@ -251,7 +252,12 @@ func TestTurnTakenOver(t *testing.T) {
 				a := w.enrolled()
 				n := 0
 				w.intercept(provider, message, func(rw http.ResponseWriter, _ *http.Request) bool {
-					if n++; n == c.at {
+					if n++; n == 2 && c.at == 4 {
+						time.AfterFunc(time.Second, func() { w.stolen("conversations", time.Now().Add(time.Minute)) })
+						rw.WriteHeader(c.code)
+						return true
+					}
+					if n == c.at {
 						w.stolen("conversations", time.Now().Add(time.Minute))
 						if c.code == 401 {
 							plain401(rw)
@@ -269,7 +275,7 @@ func TestTurnTakenOver(t *testing.T) {
 					}
 				}
 				w.send(a, p, cancelX1, c.status, c.reason)
-				if sent := len(w.changed()); c.at < 3 && n != c.at || c.at == 3 && n != 1 || c.status == agent.StatusBlocked && sent != 0 {
+				if sent := len(w.changed()); c.at < 3 && n != c.at || c.at == 3 && n != 1 || c.at == 4 && n != 2 || c.status == agent.StatusBlocked && sent != 0 {
 					t.Errorf("%d turns after %d requests", sent, n)
 				}
 			})

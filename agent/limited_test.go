@@ -242,6 +242,51 @@ func TestTakenBackOnItsWay(t *testing.T) {
 	}
 }
 
+// AP-1: what is denied while it is on its way is denied if the business refuses it, or
+// asks for a permission: nothing ran.
+func TestDeniedOnItsWay(t *testing.T) {
+	for name, answer := range map[string]func(w *world, rw http.ResponseWriter, next func()){
+		"malformed": func(_ *world, rw http.ResponseWriter, _ func()) { rw.WriteHeader(400) },
+		"forbidden": func(_ *world, rw http.ResponseWriter, _ func()) { rw.WriteHeader(403) },
+		"step-up": func(w *world, _ http.ResponseWriter, next func()) {
+			normal := w.biz.answer
+			w.biz.set(func(b *business) { b.answer = func(turn) (int, any) { return 200, stepUp("ctx-1", "trips:cancel") } })
+			next()
+			w.biz.set(func(b *business) { b.answer = normal })
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				a := w.enrolled()
+				b := w.open()
+				p := w.ask(a, inAssistant("a"), cancelX1)
+				var n atomic.Int64
+				w.around(provider, message, func(rw http.ResponseWriter, _ *http.Request, next func()) {
+					if n.Add(1) != 2 {
+						next()
+						return
+					}
+					w.decide(b, owner(), p, false, agent.StatusBlocked, agent.ReasonApprovalOver)
+					answer(w, rw, next)
+				})
+				r, err := a.Decide(t.Context(), ops(), agent.Decision{ID: p.ID, Approve: true, Digest: p.Digest})
+				if err != nil || name == "step-up" && (r.Status != agent.StatusDenied || r.Reason != agent.ReasonApprovalDenied) {
+					t.Errorf("%+v, %v", r, err)
+				}
+				w.tend(b, agent.Tending{})
+				time.Sleep(20 * time.Minute)
+				if v := w.approval(b, p.ID, agent.ApprovalDenied); v.DecidedBy != "owner" || v.SentMessage != "" || v.Next != "" || n.Load() != 2 {
+					t.Errorf("%+v after %d requests", v, n.Load())
+				}
+				if list, err := b.Approvals(t.Context(), owner(), true); err != nil || len(list) != 1 {
+					t.Errorf("%+v, %v", list, err)
+				}
+			})
+		})
+	}
+}
+
 // RS-2, AP-1: a program that dies while the business limits requests leaves what is not sent:
 // the next one sends it, once.
 func TestDiedWhileLimited(t *testing.T) {

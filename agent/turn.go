@@ -366,6 +366,7 @@ func (a *Agent) changeInWith(tx Tx, op *operation, change func() error) error {
 // neverSent records that a prepared message was not sent, and why.
 func (a *Agent) neverSent(ctx context.Context, op *operation, m *message, cause error) (Reply, Outcome, error) {
 	state, reason := messageFailed, or(ReasonOf(cause), ReasonNeverSent)
+	went := m.State == messageSending
 	switch {
 	case errors.Is(cause, errAgain):
 		state, reason = messageSuperseded, ReasonInsufficient
@@ -390,7 +391,7 @@ func (a *Agent) neverSent(ctx context.Context, op *operation, m *message, cause 
 		}
 		return nil
 	})
-	if m.Attempts > 0 && !m.Introduction {
+	if went && !m.Introduction {
 		err = takenOver(err)
 	}
 	if ReasonOf(err) == ReasonInterrupted || err != nil && ReasonOf(err) == "" {
@@ -430,6 +431,10 @@ func (a *Agent) unanswered(op *operation, m *message, reply Reply, o Outcome) er
 		m.State, m.Reason = stateOf(o), o.Reason
 		if m.State == messageCancelled || m.State == messageFailed && passes(refuse(StatusFailed, o.Reason, "nothing ran")) {
 			if err := a.unused(tx, op, m); err != nil {
+				return err
+			}
+		} else if m.State == messageFailed {
+			if _, err := a.notRun(tx, op, m); err != nil {
 				return err
 			}
 		}
@@ -490,15 +495,22 @@ func (a *Agent) unanswered(op *operation, m *message, reply Reply, o Outcome) er
 // stepUp answers a task that waits for consent (CV-13). Its own link is ignored
 // (DA-18).
 func (a *Agent) stepUp(op *operation, m *message, s StepUp) error {
-	err := a.journal(op, m, func(Tx) error {
+	var denied *approval
+	err := a.journal(op, m, func(tx Tx) (err error) {
 		m.State = messageAuthRequired
 		m.release()
 		op.adoptContext(s.ContextID)
 		op.conversation.State, op.conversation.Authorization = conversationAwaitingBusiness, ""
-		return nil
-	})
-	if err != nil {
+		if denied, err = a.notRun(tx, op, m); denied != nil {
+			op.conversation.State = conversationReady
+		}
 		return err
+	})
+	switch {
+	case err != nil:
+		return err
+	case denied != nil:
+		return denied.over()
 	}
 	missing := slices.Sorted(slices.Values(s.MissingScopes))
 	op.result.MissingScopes = shown(missing)

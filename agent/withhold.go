@@ -593,7 +593,7 @@ func (p projection) inWord(from, to int) bool {
 
 // goesOn reports whether the path of a link that ends here goes on in a text.
 func goesOn(text string) bool {
-	return text != "" && (wordByte(text[0]) || strings.IndexByte("/-_.", text[0]) >= 0 && len(text) > 1 && wordByte(text[1]))
+	return text != "" && (wordByte(text[0]) || text[0] == '/' && len(text) > 1 && wordByte(text[1]))
 }
 
 func wordByte(c byte) bool {

@@ -131,12 +131,17 @@ func (v *visitor) tooLate() {
 // look ends the connection of a caller whose token is over, unless a call is under way on
 // it, whose end is told.
 func (v *visitor) look() {
-	stands := v.door.stands(v.token)
 	v.door.mu.Lock()
 	defer v.door.mu.Unlock()
+	over := false
+	if v.idle && !v.gone {
+		v.door.mu.Unlock()
+		over = !v.door.stands(v.token)
+		v.door.mu.Lock()
+	}
 	switch {
 	case v.gone:
-	case v.idle && !stands:
+	case v.idle && over:
 		v.door.showOut(v)
 	default:
 		v.timer.Reset(v.door.moment)
