@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/pactsigner/pactsigner/killswitch"
 	"github.com/pactsigner/pactsigner/test/servers"
 )
@@ -58,10 +60,29 @@ func TestRefusedLogin(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A server that wants a login from who has none says so for every call. No connection
+// gets further than HELLO: the server would cut off a longer command, and why is often
+// not there to be read any more.
+func TestMissingLogin(t *testing.T) {
+	r := servers.StartRedis(t, servers.RedisOptions{})
+	grant(r)
 	r.Do("CONFIG", "SET", "requirepass", "secret of redis")
-	for what, ask := range asks(unmarked(t, plain)) {
+	for what, ask := range asks(unmarked(t, onServer(r))) {
 		if err := ask(t.Context()); !errors.Is(err, ErrLogin) {
 			t.Errorf("without a password: %s: %v", what, err)
+		}
+	}
+	c := redis.NewClient(&redis.Options{Addr: r.Addr(), Protocol: 2, DisableIdentity: true, Username: "pact", Password: "secret of redis"})
+	defer c.Close()
+	seen, err := c.Info(t.Context(), "errorstats", "commandstats").Result()
+	if err != nil || !strings.Contains(seen, "errorstat_NOAUTH") {
+		t.Errorf("what the server counted: %q, %v", seen, err)
+	}
+	for line := range strings.FieldsSeq(seen) {
+		if strings.HasPrefix(line, "cmdstat_") && !strings.HasPrefix(line, "cmdstat_hello:") && strings.Contains(line, "rejected_calls=") && !strings.Contains(line, "rejected_calls=0,") {
+			t.Errorf("without a password: %s", line)
 		}
 	}
 }

@@ -200,7 +200,7 @@ func Open(o Options) (*Store, error) {
 			return nil, errors.New("store: redis standalone takes one address")
 		}
 		s.single = redis.NewClient(&redis.Options{
-			Addr: o.Addrs[0], Username: o.Username, Password: o.Password, CredentialsProviderContext: o.Credentials, Dialer: dialer(o.TLS), TLSConfig: o.TLS,
+			Addr: o.Addrs[0], Username: o.Username, Password: o.Password, CredentialsProviderContext: o.Credentials, OnConnect: loggedIn, Dialer: dialer(o.TLS), TLSConfig: o.TLS,
 			Protocol: 2, DisableIdentity: true, MaintNotificationsConfig: off,
 			MaxRetries: -1, DialerRetries: 1, ContextTimeoutEnabled: true,
 			DialTimeout: netTimeout, ReadTimeout: netTimeout, WriteTimeout: netTimeout, PoolTimeout: netTimeout,
@@ -213,7 +213,7 @@ func Open(o Options) (*Store, error) {
 		s.single = redis.NewFailoverClient(&redis.FailoverOptions{
 			MasterName: o.MasterName, SentinelAddrs: o.Addrs,
 			SentinelUsername: o.SentinelUsername, SentinelPassword: o.SentinelPassword,
-			Username: o.Username, Password: o.Password, CredentialsProviderContext: o.Credentials, Dialer: dialer(o.TLS), TLSConfig: o.TLS,
+			Username: o.Username, Password: o.Password, CredentialsProviderContext: o.Credentials, OnConnect: loggedIn, Dialer: dialer(o.TLS), TLSConfig: o.TLS,
 			Protocol: 2, DisableIdentity: true,
 			MaxRetries: -1, DialerRetries: 1, ContextTimeoutEnabled: true,
 			DialTimeout: netTimeout, ReadTimeout: netTimeout, WriteTimeout: netTimeout, PoolTimeout: netTimeout,
@@ -221,7 +221,7 @@ func Open(o Options) (*Store, error) {
 		})
 	case Cluster:
 		s.cluster = redis.NewClusterClient(&redis.ClusterOptions{
-			Addrs: o.Addrs, Username: o.Username, Password: o.Password, CredentialsProviderContext: o.Credentials, Dialer: dialer(o.TLS), TLSConfig: o.TLS,
+			Addrs: o.Addrs, Username: o.Username, Password: o.Password, CredentialsProviderContext: o.Credentials, OnConnect: loggedIn, Dialer: dialer(o.TLS), TLSConfig: o.TLS,
 			Protocol: 2, DisableIdentity: true, MaintNotificationsConfig: off,
 			MaxRetries: -1, MaxRedirects: -1, DialerRetries: 1, ContextTimeoutEnabled: true,
 			DialTimeout: netTimeout, ReadTimeout: netTimeout, WriteTimeout: netTimeout, PoolTimeout: netTimeout,
@@ -237,6 +237,18 @@ func Open(o Options) (*Store, error) {
 	s.lanes.start(s)
 	s.watch()
 	return s, nil
+}
+
+// loggedIn ends a new connection whose server wants a login that it did not get. The
+// client goes on without one; a long command would then be cut off, by a server that
+// takes only short ones from strangers, often before it can be read why. HELLO is the
+// command that needs no permission and says so.
+func loggedIn(ctx context.Context, c *redis.Conn) error {
+	err := c.Do(ctx, "HELLO").Err()
+	if isReply(err) && !strings.HasPrefix(err.Error(), "NOAUTH") {
+		return nil
+	}
+	return err
 }
 
 // debugLog takes what the client library says about connections.
