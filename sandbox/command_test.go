@@ -59,7 +59,7 @@ func shell(t *testing.T, script, timeout string) (Brand, string, *logged) {
 
 // bounded ends a test that would else never end.
 func bounded(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -75,7 +75,7 @@ pwd > where
 printf '%s\n' "$@" > arguments
 echo "I was here" >&2
 echo '{"text": "yes", "scopesUsed": ["a"], "memory": [1]}'
-`, "10s")
+`, "5m")
 	turn := Turn{
 		Issuer: "https://pa.example", Subject: "s-1", ContextID: "c-1", Text: "Hello \"you\"\n", User: "u-1", Scopes: []string{"a"},
 		At: testStart, Memory: jsontext.Value(`{"n":1}`),
@@ -112,18 +112,18 @@ echo '{"text": "yes", "scopesUsed": ["a"], "memory": [1]}'
 
 // What is not a good answer is an error that says why, and a caller sees INTERNAL.
 func TestCommandFailures(t *testing.T) {
-	for name, tc := range map[string]struct{ script, why string }{
-		"status":        {`echo '{"text": "a"}'; echo no luck >&2; exit 3`, "exit status 3"},
-		"signal":        {`kill -9 $$`, "signal: killed"},
-		"nothing":       {``, "not a JSON object"},
-		"not JSON":      {`echo hello`, "not a JSON object"},
-		"unknown":       {`echo '{"text": "a", "reply": 1}'`, `"reply"`},
-		"too much":      {`exec yes 0123456789`, "answered more than 524288 bytes"},
-		"takes forever": {`while :; do sleep 1; done`, "its time was up"},
-		"ignores all":   {`trap '' TERM INT HUP PIPE; while :; do sleep 1; done`, "its time was up"},
+	for name, tc := range map[string]struct{ script, timeout, why string }{
+		"status":        {`echo '{"text": "a"}'; echo no luck >&2; exit 3`, "5m", "exit status 3"},
+		"signal":        {`kill -9 $$`, "5m", "signal: killed"},
+		"nothing":       {``, "5m", "not a JSON object"},
+		"not JSON":      {`echo hello`, "5m", "not a JSON object"},
+		"unknown":       {`echo '{"text": "a", "reply": 1}'`, "5m", `"reply"`},
+		"too much":      {`exec yes 0123456789`, "5m", "answered more than 524288 bytes"},
+		"takes forever": {`while :; do sleep 1; done`, "1s", "its time was up"},
+		"ignores all":   {`trap '' TERM INT HUP PIPE; while :; do sleep 1; done`, "1s", "its time was up"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b, _, log := shell(t, tc.script, "1s")
+			b, _, log := shell(t, tc.script, tc.timeout)
 			if _, err := b.Respond(bounded(t), Turn{At: testStart}); err == nil || !strings.Contains(err.Error(), tc.why) || !strings.Contains(err.Error(), "answer") {
 				t.Errorf("%v, want %s", err, tc.why)
 			}
@@ -132,7 +132,7 @@ func TestCommandFailures(t *testing.T) {
 			}
 		})
 	}
-	b, _, log := shell(t, `echo '{"text": "a", "scopesUsed": ["a"]}'; yes | head -c 100000 >&2`, "10s")
+	b, _, log := shell(t, `echo '{"text": "a", "scopesUsed": ["a"]}'; yes | head -c 100000 >&2`, "5m")
 	w := newWorld(t, func(c *Config) { c.Brands = []Brand{b} })
 	w.wantError(w.say("kestrel", "m-1", "", "Hello", ""), 500, "INTERNAL", "Internal error") // it used what nobody allowed
 	if got := log.String(); len(got) > 3*maxCommandStderr || !strings.Contains(got, "cut=true") {
@@ -218,7 +218,7 @@ case $turn in
 *'"memory"'*) echo '{"text": "something else"}' ;;
 *) echo '{"text": "first", "memory": {"n": 1}}' ;;
 esac
-`, "10s")
+`, "5m")
 	w := newWorld(t, func(c *Config) { c.Brands = []Brand{b} })
 	token := w.allow("kestrel", "a")
 	for i, want := range []string{"first", "second", "third", "third"} {
@@ -239,7 +239,7 @@ func TestCommandsAtOnce(t *testing.T) {
 		t.Errorf("%v, want %v", err, errCommandTime)
 	}
 	<-c.running
-	c.timeout = commandTimeout
+	c.timeout = maxCommandTimeout
 	if out, err := c.run(bounded(t), []byte("hi")); err != nil || string(out) != "hi\n" {
 		t.Errorf("%q, %v", out, err)
 	}

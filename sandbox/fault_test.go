@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -23,6 +24,36 @@ type faulty struct {
 	context string // an undelegated conversation with Larkline
 	current string // JWS of the latest receipt
 	last    string // and of the one before
+
+	mu    sync.Mutex
+	held  time.Duration // for how long answers were held back, in all
+	leave func()        // has the client leave whose answer is held back; nil: it has all the time
+}
+
+// hold is the timer of the sandbox: no time passes while an answer is held back.
+func (m *faulty) hold(d time.Duration) *time.Timer {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.leave != nil {
+		m.leave()
+		return time.NewTimer(forever)
+	}
+	m.held += d
+	return time.NewTimer(0)
+}
+
+// heldFor is for how long answers were held back so far.
+func (m *faulty) heldFor() time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.held
+}
+
+// leaving says how a client leaves whose answer is held back.
+func (m *faulty) leaving(leave func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.leave = leave
 }
 
 func newFaulty(t *testing.T) *faulty {
@@ -31,6 +62,7 @@ func newFaulty(t *testing.T) *faulty {
 		c.Params, c.FaultHeader = Defaults(), true
 		c.Params.DeviceLimit.Burst, c.Params.UserLimit.Burst, c.Params.IssuerLimit.Burst = 10000, 10000, 10000
 	})}
+	m.sandbox.timer = m.hold
 	m.access = text(t, m.grant(0, scopeUpcoming+" "+scopeRebook), "access_token")
 	claims, _ := m.verified(m.access)
 	var c tokenClaims
@@ -182,7 +214,7 @@ func (m *faulty) delegation() string {
 // send sends a message without delegation, and the same again; whether the answers
 // came a second late each, and how often it ran.
 func (m *faulty) send() string {
-	began, ran, id := time.Now(), len(m.sandbox.Executed()), newUUID()
+	held, ran, id := m.heldFor(), len(m.sandbox.Executed()), newUUID()
 	body := `{"message":{"messageId":"` + id + `","contextId":"` + m.context + `","role":"ROLE_USER","parts":[{"text":"Is LK 204 on time?"}]}}`
 	said := ""
 	for range 2 {
@@ -198,7 +230,7 @@ func (m *faulty) send() string {
 			m.t.Errorf("executed %+v", x)
 		}
 	}
-	return said + fmt.Sprint("late ", time.Since(began) >= 2*time.Second, " ran ", len(m.sandbox.Executed())-ran)
+	return said + fmt.Sprint("late ", m.heldFor()-held >= 2*time.Second, " ran ", len(m.sandbox.Executed())-ran)
 }
 
 func (m *faulty) messageWords(body []byte) string {

@@ -75,7 +75,7 @@ const forever = 1000 * time.Hour
 func (s *Sandbox) pause(w http.ResponseWriter, r *http.Request, d time.Duration) {
 	// The time to read a request is over some day, which would end its context.
 	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
-	wait := time.NewTimer(d)
+	wait := s.timer(d)
 	defer wait.Stop()
 	select {
 	case <-wait.C:

@@ -16,26 +16,14 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// patience is how long a client here waits for an answer that never comes.
-const patience = 300 * time.Millisecond
-
-// heldBack tells whether a fault that is on keeps answers back: others are waited for,
-// on a busy machine too.
-func (m *faulty) heldBack() bool {
-	on := m.sandbox.faults.active()
-	if by, ok := m.client.Transport.(withFault); ok {
-		on = append(on, by.spec)
-	}
-	return slices.ContainsFunc(on, func(spec string) bool { return strings.Contains(spec, "hang") || strings.Contains(spec, "slow") })
-}
-
-// travelled are the words of how a call was answered.
+// travelled are the words of how a call was answered, to a client that leaves as soon as
+// the answer is held back.
 func (m *faulty) travelled(method, address, body string, headers ...string) string {
-	if m.heldBack() {
-		m.client.Timeout = patience
-		defer func() { m.client.Timeout = 10 * time.Second }()
-	}
-	a, err := m.try(method, address, body, headers...)
+	ctx, leave := context.WithCancel(m.t.Context())
+	defer leave()
+	m.leaving(leave)
+	defer m.leaving(nil)
+	a, err := m.tryUntil(ctx, method, address, body, headers...)
 	if err != nil {
 		return fmt.Sprint(a.status, " and nothing after the headers ", len(a.body))
 	}
@@ -180,7 +168,7 @@ func TestHeldBackEnds(t *testing.T) {
 				}
 				select {
 				case <-ended:
-				case <-time.After(20 * time.Second):
+				case <-time.After(time.Minute):
 					t.Fatal("it is held back still")
 				}
 				if err := <-answered; err == nil {
@@ -194,7 +182,7 @@ func TestHeldBackEnds(t *testing.T) {
 // Where each KIND of redirect leads, and what a client that follows it gets.
 func TestRedirects(t *testing.T) {
 	m := newFaulty(t)
-	follows := &http.Client{Transport: &http.Transport{}, Timeout: 10 * time.Second}
+	follows := &http.Client{Transport: &http.Transport{}, Timeout: time.Minute}
 	follows.CheckRedirect = func(_ *http.Request, via []*http.Request) error {
 		if len(via) > redirects+5 {
 			return fmt.Errorf("%d redirects", len(via))
@@ -269,7 +257,7 @@ func TestRedirects(t *testing.T) {
 // A login that redirects keeps what it was asked for.
 func TestLoginRedirects(t *testing.T) {
 	m := newFaulty(t)
-	follows := &http.Client{Transport: &http.Transport{}, Timeout: 10 * time.Second}
+	follows := &http.Client{Transport: &http.Transport{}, Timeout: time.Minute}
 	follows.CheckRedirect = func(_ *http.Request, via []*http.Request) error {
 		if len(via) > redirects+5 {
 			return http.ErrUseLastResponse

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -441,31 +440,19 @@ func TestOwnerSessionsEnd(t *testing.T) {
 
 // TestOwnerAfterRestart: grants stay, logins do not, and neither do drawn passwords.
 func TestOwnerAfterRestart(t *testing.T) {
-	state := filepath.Join(t.TempDir(), "state.db")
-	var provider string
-	open := func(c *Config) {
-		withOwner(c)
-		c.State, c.PublicURL, c.Listen = state, provider, strings.TrimPrefix(provider, "http://")
-	}
-	w := newWorld(t, open)
-	provider = w.ready.Provider
-	o := openOwner(t, w)
+	w := newDurable(t, withOwner)
+	o := openOwner(t, w.world)
 	id, _, _ := w.granted(scopeUpcoming)
 	revoke := "/grants/" + id + "/revoke"
 	form := url.Values{"token": {o.token(o.get(revoke))}}
-	if err := w.sandbox.Close(); err != nil {
-		t.Fatal(err)
-	}
-	w.client.CloseIdleConnections()
-	again := newWorld(t, open)
-	o.world = again
+	w.restart()
 	if a := o.get(""); a.status != 303 {
 		t.Errorf("the cookie of before: %d", a.status)
 	}
 	if a := o.submit(revoke, form); a.status != 303 || a.header.Get("Location") != OwnerPath+"/login" {
 		t.Errorf("the form of before: %d", a.status)
 	}
-	o = openOwner(t, again)
+	o = openOwner(t, w.world)
 	if a := o.get("/grants/" + id); a.status != 200 || !strings.Contains(string(a.body), "Active") {
 		t.Errorf("the grant of before: %d %s", a.status, a.body)
 	}

@@ -162,7 +162,8 @@ type Sandbox struct {
 	owner      *owner
 	controlKey string // token of whoever may set our faults
 
-	faultHeader bool // the requests' own faults count
+	faultHeader bool                            // the requests' own faults count
+	timer       func(time.Duration) *time.Timer // of a fault that holds an answer back
 	closing     chan struct{}
 	closeOnce   sync.Once
 
@@ -176,6 +177,35 @@ type Sandbox struct {
 type listening struct {
 	listener net.Listener
 	server   *http.Server
+
+	mu     sync.Mutex
+	unused map[net.Conn]struct{} // connections that no request came on yet
+	closed bool                  // and none may any more
+}
+
+// follow keeps account of a connection.
+func (l *listening) follow(conn net.Conn, state http.ConnState) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case state != http.StateNew:
+		delete(l.unused, conn)
+	case l.closed:
+		_ = conn.Close()
+	default:
+		l.unused[conn] = struct{}{}
+	}
+}
+
+// closeUnused closes the connections that no request came on, which
+// [http.Server.Shutdown] would wait for: browsers open some in reserve.
+func (l *listening) closeUnused() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closed = true
+	for conn := range l.unused {
+		_ = conn.Close()
+	}
 }
 
 // business is a brand as served.
@@ -211,6 +241,7 @@ func New(cfg Config) (_ *Sandbox, err error) {
 		log:    cfg.Log,
 
 		faultHeader: cfg.FaultHeader,
+		timer:       time.NewTimer,
 		closing:     make(chan struct{}),
 	}
 	if s.params == (Params{}) {
@@ -290,8 +321,10 @@ func (l *listening) open(listenField, listen, urlField, origin string, h http.Ha
 	if l.listener, err = net.Listen("tcp", cmp.Or(listen, "127.0.0.1:0")); err != nil {
 		return "", fmt.Errorf("sandbox: %s: %w", listenField, err)
 	}
+	l.unused = map[net.Conn]struct{}{}
 	l.server = &http.Server{
 		Handler:           h,
+		ConnState:         l.follow,
 		ReadHeaderTimeout: 10 * time.Second,
 		ReadTimeout:       30 * time.Second,
 		MaxHeaderBytes:    64 << 10,
@@ -452,6 +485,7 @@ func (s *Sandbox) Close() error {
 	var errs []error
 	for _, l := range s.listenings() {
 		if l.server != nil {
+			l.closeUnused()
 			errs = append(errs, l.server.Shutdown(ctx), l.server.Close())
 		}
 		if l.listener != nil {

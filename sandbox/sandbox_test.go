@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"crypto"
@@ -11,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -163,7 +165,7 @@ func newWorld(t *testing.T, change ...func(*Config)) *world {
 		}
 	})
 	client := &http.Client{
-		Timeout:       10 * time.Second,
+		Timeout:       time.Minute,
 		Transport:     &http.Transport{},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
@@ -241,7 +243,12 @@ func (w *world) do(method, address, body string, headers ...string) answer {
 
 // try is do for goroutines, which must not end the test.
 func (w *world) try(method, address, body string, headers ...string) (answer, error) {
-	req, err := http.NewRequestWithContext(context.Background(), method, address, strings.NewReader(body))
+	return w.tryUntil(context.Background(), method, address, body, headers...)
+}
+
+// tryUntil is try for a client that leaves when ctx ends.
+func (w *world) tryUntil(ctx context.Context, method, address, body string, headers ...string) (answer, error) {
+	req, err := http.NewRequestWithContext(ctx, method, address, strings.NewReader(body))
 	if err != nil {
 		return answer{}, err
 	}
@@ -465,6 +472,31 @@ func TestOriginsThatAgentsRefuse(t *testing.T) {
 				t.Errorf("%s %s: %v, want %q", field, origin, err, reason)
 			}
 		}
+	}
+}
+
+// Close waits for no connection that no request came on.
+func TestCloseWithUnusedConnections(t *testing.T) {
+	w := newWorld(t)
+	for _, origin := range []string{w.ready.Provider, w.sandbox.brandURL} {
+		used, err := net.Dial("tcp", strings.TrimPrefix(origin, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer used.Close()
+		unused, err := net.Dial("tcp", strings.TrimPrefix(origin, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unused.Close()
+		fmt.Fprint(used, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+		resp, err := http.ReadResponse(bufio.NewReader(used), nil)
+		if err != nil || resp.StatusCode != http.StatusNotFound {
+			t.Fatal(resp, err)
+		}
+	}
+	if err := w.sandbox.Close(); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -65,7 +65,7 @@ func TestStateThatCannotBe(t *testing.T) {
 	dir := t.TempDir()
 	file := func(name, content string, mode os.FileMode) string {
 		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, []byte(content), mode); err != nil {
+		if err := errors.Join(os.WriteFile(path, []byte(content), mode), os.Chmod(path, mode)); err != nil { // whatever the umask
 			t.Fatal(err)
 		}
 		return path
