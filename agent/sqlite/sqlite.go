@@ -9,12 +9,14 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"modernc.org/sqlite"
@@ -58,12 +60,8 @@ func Open(path string) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the agent's store: %w", err)
 	}
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	info, err := place(path)
 	if err != nil {
-		return nil, fmt.Errorf("open the agent's store: %w", err)
-	}
-	info, err := f.Stat()
-	if err = errors.Join(err, f.Close()); err != nil {
 		return nil, fmt.Errorf("open the agent's store: %w", err)
 	}
 	dsn := url.URL{Scheme: "file", OmitHost: true, Path: path, RawQuery: url.Values{"_pragma": {
@@ -85,6 +83,28 @@ func Open(path string) (*Store, error) {
 		return nil, errors.Join(fmt.Errorf("open the agent's store %s: %w", path, err), s.Close())
 	}
 	return s, nil
+}
+
+// place makes the file if there is none, and refuses one that cannot be written: SQLite
+// would open it, and fail at the first write.
+func place(path string) (os.FileInfo, error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
+	if errors.Is(err, fs.ErrExist) {
+		if err = mayWrite(path); errors.Is(err, fs.ErrNotExist) { // a link to where nothing is yet
+			f, err = os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+		}
+	}
+	if err == nil && f != nil {
+		err = f.Close()
+	}
+	if err != nil {
+		return nil, err
+	}
+	info, err := os.Stat(path)
+	if err == nil && info.IsDir() {
+		err = &os.PathError{Op: "open", Path: path, Err: syscall.EISDIR}
+	}
+	return info, err
 }
 
 // connect opens a connection. SQLite does not wait by itself where another
