@@ -1016,23 +1016,27 @@ func TestSignInSecretsAreWithheld(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		a := w.enrolled()
-		w.biz.set(func(b *business) { b.device["device_code"] = "plain-device-code-of-no-shape" })
+		w.biz.set(func(b *business) {
+			b.device["device_code"] = "plain-device-code-of-no-shape"
+			b.device["user_code"] = "ABCD-EFH8" // no id, which is drawn by lot, has both an H and an 8
+			b.device["verification_uri_complete"] = "https://login.air.example.com/device?user_code=ABCD-EFH8"
+		})
 		r := w.send(a, inAssistant("a"), readTrips, agent.StatusNeedsUserAction, agent.ReasonSignInPending)
 		if r.Authorization == nil {
 			t.Fatal("no sign-in")
 		}
-		leak := "Open https://login.air.example.com/device and enter ABCD-EFGH, or abcd efgh, AB\u200bCD\u2066-EFGH, h\u200bid\ufe0fden, or " +
+		leak := "Open https://login.air.example.com/device and enter ABCD-EFH8, or abcd efh8, AB\u200bCD\u2066-EFH8, h\u200bid\ufe0fden, or " +
 			w.biz.device["verification_uri_complete"].(string) + " plain device code of no shape"
 		show := agent.SendRequest{Message: "Show my trips"}
 		for name, answer := range map[string]func(u turn) (int, any){
 			"a reply": func(u turn) (int, any) {
 				reply := w.biz.normal(u)
 				m := reply["message"].(map[string]any)
-				m["parts"], m["messageId"], m["contextId"] = []any{map[string]any{"text": leak}}, "m ABCD-EFGH", "ctx ABCD-EFGH"
+				m["parts"], m["messageId"], m["contextId"] = []any{map[string]any{"text": leak}}, "m ABCD-EFH8", "ctx ABCD-EFH8"
 				return 200, reply
 			},
 			"an error":  func(turn) (int, any) { return 400, a2aError(400, "CONTENT_TYPE_NOT_SUPPORTED", leak) },
-			"a step-up": func(turn) (int, any) { return 200, stepUp("ctx ABCD-EFGH", "ABCD-EFGH") },
+			"a step-up": func(turn) (int, any) { return 200, stepUp("ctx ABCD-EFH8", "ABCD-EFH8") },
 		} {
 			w.biz.set(func(b *business) { b.answer = answer })
 			r, err := a.Send(t.Context(), inAssistant("b"), agent.SendRequest{Business: cardURL, Message: show.Message})
@@ -1052,7 +1056,7 @@ func TestSignInSecretsAreWithheld(t *testing.T) {
 			if all.String() != agent.Visible(all.String()) {
 				t.Errorf("%s hides characters: %q", name, all.String())
 			}
-			for _, secret := range []string{"EFGH", "efgh", "login.air.example.com", "plain-device", "of no shape"} {
+			for _, secret := range []string{"EFH8", "efh8", "login.air.example.com", "plain-device", "of no shape"} {
 				if strings.Contains(all.String(), secret) {
 					t.Errorf("%s tells %s: %s", name, secret, all.String())
 				}
@@ -1068,19 +1072,19 @@ func TestSignInSecretsAreWithheld(t *testing.T) {
 		w.biz.set(func(b *business) {
 			b.answer = func(u turn) (int, any) {
 				reply := b.normal(u)
-				reply["message"].(map[string]any)["parts"] = []any{map[string]any{"text": "ABCD-EFGH, or abcd efgh"}}
+				reply["message"].(map[string]any)["parts"] = []any{map[string]any{"text": "ABCD-EFH8, or abcd efh8"}}
 				return 200, reply
 			}
 		})
 		r = w.send(a, owner(), show, agent.StatusReplied, "")
-		if r.Reply != "ABCD-EFGH, or abcd efgh" {
+		if r.Reply != "ABCD-EFH8, or abcd efh8" {
 			t.Errorf("another business's reply is kept as %q", r.Reply)
 		}
 		hide, err := a.Withholder(t.Context(), inAssistant("b"))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := hide(r.Business, r.Reply); got != agent.Redacted+", or abcd efgh" {
+		if got := hide(r.Business, r.Reply); got != agent.Redacted+", or abcd efh8" {
 			t.Errorf("a task is told %q", got)
 		}
 	})

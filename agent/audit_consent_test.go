@@ -299,7 +299,8 @@ func TestNoSecretInAnyView(t *testing.T) {
 		w.biz.set(func(b *business) { b.refresh = "another" })
 		time.Sleep(59*time.Minute + 30*time.Second)
 		note(a.Send(ctx, c, agent.SendRequest{Business: cardURL, Message: "Show trips", Scopes: []string{"trips:cancel"}}))
-		note(a.Status(ctx, c))
+		status, err := a.Status(ctx, c)
+		note(status, err)
 		note(a.Authorizations(ctx, c))
 		note(a.Businesses(ctx, c))
 		note(a.Providers(ctx, c))
@@ -322,9 +323,11 @@ func TestNoSecretInAnyView(t *testing.T) {
 		if len(receipts) < 2 || len(grants) < 2 {
 			t.Fatalf("%d receipts, %d grants", len(receipts), len(grants))
 		}
+		// The keys' thumbprints are public, and may spell anything.
+		told := strings.NewReplacer(w.biz.key.kid, "", status.Identity.Thumbprint, "").Replace(seen.String())
 		for _, secret := range []string{"dc_secret", "ABCD-EFGH", "user_code", "login.air.example.com/", "eyJ", "rt_", "cust-1", "evil.example"} {
-			if i := strings.Index(seen.String(), secret); i >= 0 {
-				t.Errorf("%q is told: …%.200s", secret, seen.String()[max(0, i-100):])
+			if i := strings.Index(told, secret); i >= 0 {
+				t.Errorf("%q is told: …%.200s", secret, told[max(0, i-100):])
 			}
 		}
 		// DA-18: the step-up's own link was not even asked for.

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -286,6 +287,7 @@ func TestDeviceKeyIsEncrypted(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		jwk := regexp.MustCompile(`"d"\s*:`) // without the colon, ciphertext may have it
 		// What every PKCS #8 key on P-256 begins with, as bytes and as base64.
 		pkcs8 := []byte("\x30\x81\x87\x02\x01\x00\x30\x13\x06\x07\x2a\x86\x48\xce\x3d\x02\x01")
 		texts := map[string][]byte{"status": fmt.Appendf(marshal(s), "%+v", s)}
@@ -299,7 +301,7 @@ func TestDeviceKeyIsEncrypted(t *testing.T) {
 			t.Fatalf("%d files, %v", len(texts)-1, err)
 		}
 		for where, text := range texts {
-			if bytes.Contains(text, pkcs8) || bytes.Contains(text, []byte("MIGHAgEAMBMGByqGSM49")) || bytes.Contains(text, []byte(`"d"`)) {
+			if bytes.Contains(text, pkcs8) || bytes.Contains(text, []byte("MIGHAgEAMBMGByqGSM49")) || jwk.Match(text) {
 				t.Errorf("%s holds a private key", where)
 			}
 		}

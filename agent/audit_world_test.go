@@ -2,7 +2,6 @@ package agent_test
 
 import (
 	"context"
-	"database/sql"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
@@ -16,7 +15,7 @@ import (
 // value reads one value out of the database, behind the agent's back.
 func (w *world) value(query string) string {
 	w.t.Helper()
-	db, err := sql.Open("sqlite", filepath.Join(w.dir, "agent.db"))
+	db, err := openDatabase(w.dir)
 	if err != nil {
 		w.t.Fatal(err)
 	}

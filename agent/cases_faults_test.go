@@ -2,8 +2,11 @@ package agent_test
 
 import (
 	"context"
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -71,18 +74,25 @@ func TestTurnFaults(t *testing.T) {
 // not know whether it ran.
 func TestLeavingInFlight(t *testing.T) {
 	t.Parallel()
-	s := newSite(t)
+	ctx, leave := context.WithCancel(t.Context())
+	var works atomic.Bool
+	s := newSite(t, func(cfg *siteConfig) {
+		cfg.front = func(next http.Handler) http.Handler {
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if !strings.HasSuffix(r.URL.Path, "/message:send") || !works.Load() {
+					next.ServeHTTP(w, r)
+					return
+				}
+				next.ServeHTTP(httptest.NewRecorder(), r)
+				leave() // while it has no answer
+				<-r.Context().Done()
+				panic(http.ErrAbortHandler)
+			})
+		}
+	})
 	a := s.granted(rebookScope)
 	first := s.send(a, s.person(), isOnTime, agent.StatusReplied, "")
-	s.faults("slow=30")
-	ctx, leave := context.WithCancel(t.Context())
-	s.mu.Lock()
-	s.watch = func(r egress.Request) {
-		if r.Purpose == egress.Message {
-			time.AfterFunc(100*time.Millisecond, leave)
-		}
-	}
-	s.mu.Unlock()
+	works.Store(true)
 	req := in(rebookFlight, first.Conversation)
 	req.Business = s.air
 	r, err := a.Send(ctx, s.person(), req)
@@ -90,7 +100,10 @@ func TestLeavingInFlight(t *testing.T) {
 	if n := len(s.messages(rebookFlight.Message)); n != 1 {
 		t.Errorf("sent %d times", n)
 	}
-	s.faults()
+	if n := s.executed(rebookFlight.Message); n != 1 {
+		t.Errorf("carried out %d times", n)
+	}
+	works.Store(false)
 	s.noWire(func() { s.send(a, s.person(), rebookFlight, agent.StatusBlocked, agent.ReasonUnresolved) })
 }
 

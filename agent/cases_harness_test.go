@@ -3,7 +3,6 @@ package agent_test
 import (
 	"bytes"
 	"context"
-	"database/sql"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -439,7 +438,7 @@ func (s *site) snapshot() (dir string) {
 // sealed tells whether the store holds the secret of a record.
 func (s *site) sealed(id string) bool {
 	s.t.Helper()
-	db, err := sql.Open("sqlite", filepath.Join(s.dir, "agent.db"))
+	db, err := openDatabase(s.dir)
 	if err != nil {
 		s.t.Fatal(err)
 	}

@@ -3,7 +3,6 @@ package agent_test
 import (
 	"bytes"
 	"context"
-	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -54,10 +53,13 @@ func newMarket(t *testing.T, change func(*sandbox.Params)) *market {
 	signer.url, signer.issuer, signer.audiences = pa.URL, pa.URL, nil
 	m.signer = pa.URL
 
-	// The waits are short and the leases are not: nothing here ends by a lease's time.
+	// The waits are short, and what things live is not: nothing here ends by its time, or
+	// by a lease's, however busy the machine is.
 	full := agent.Defaults()
 	m.params = full.Scaled(30)
-	m.params.TurnLease, m.params.PollLease, m.params.RefreshLease = full.TurnLease, full.PollLease, full.RefreshLease
+	m.params.TurnLease, m.params.PollLease, m.params.RefreshLease = full.TurnLease, 10*full.PollLease, full.RefreshLease
+	m.params.ConsentMax, m.params.ApprovalLife = full.ConsentMax, full.ApprovalLife
+	m.params.NoReplyWaits = append(m.params.NoReplyWaits, time.Minute)
 	m.params.RefreshCheck = 10 * time.Millisecond
 
 	p := sandbox.Defaults()
@@ -198,7 +200,7 @@ func signsIn(login person.Login) agent.Caller {
 // edit changes a profile's database behind its agents' backs.
 func edit(t *testing.T, dir, statement string, args ...any) {
 	t.Helper()
-	db, err := sql.Open("sqlite", filepath.Join(dir, "agent.db"))
+	db, err := openDatabase(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -211,7 +213,7 @@ func edit(t *testing.T, dir, statement string, args ...any) {
 // secrets counts the secrets of sign-ins and of grants in a profile.
 func secrets(t *testing.T, dir string) (signIns, grants int) {
 	t.Helper()
-	db, err := sql.Open("sqlite", filepath.Join(dir, "agent.db"))
+	db, err := openDatabase(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -613,6 +615,7 @@ type report struct {
 	Reason agent.Reason
 	What   string
 	At     time.Time
+	Wrote  time.Time // when the process last wrote something down, of a request
 }
 
 func work(spec string) error {

@@ -1,7 +1,6 @@
 package agent_test
 
 import (
-	"database/sql"
 	"errors"
 	"maps"
 	"net/http"
@@ -302,7 +301,7 @@ func except(h http.Handler, path string, other http.Handler) http.Handler {
 func (w *world) damage() {
 	w.t.Helper()
 	path := filepath.Join(w.dir, "agent.db")
-	db, err := sql.Open("sqlite", path)
+	db, err := openDatabase(w.dir)
 	must(w.t, err)
 	var page, size int64
 	must(w.t, db.QueryRow("SELECT rootpage FROM sqlite_schema WHERE name = 'receipts_conversation'").Scan(&page))

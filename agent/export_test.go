@@ -47,7 +47,7 @@ func TestExportVerifiesToTheSameVerdict(t *testing.T) {
 		"verified": {nil, agent.VerdictVerified},
 		"missing":  {func(*world) func(c, e map[string]any) { return func(_, e map[string]any) { e["none"] = true } }, agent.VerdictMissing},
 		"bad signature": {func(w *world) func(c, e map[string]any) {
-			return func(c, e map[string]any) { s := w.biz.key.sign(c); e["jws"] = s[:len(s)-8] + "AAAA" + s[len(s)-4:] }
+			return func(c, e map[string]any) { e["jws"] = spoiled(w.biz.key.sign(c)) }
 		}, agent.VerdictInvalid},
 		"malformed": {func(*world) func(c, e map[string]any) { return func(_, e map[string]any) { e["jws"] = "x.y" } }, agent.VerdictInvalid},
 		"envelope differs": {func(*world) func(c, e map[string]any) {

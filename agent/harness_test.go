@@ -126,10 +126,16 @@ func (w *world) tryOpen() (*agent.Agent, error) {
 	return a, err
 }
 
+// openDatabase opens a profile's database beside its agents, whose transactions it waits
+// for.
+func openDatabase(dir string) (*sql.DB, error) {
+	return sql.Open("sqlite", filepath.Join(dir, "agent.db")+"?_pragma=busy_timeout(60000)")
+}
+
 // edit changes the database behind the agent's back.
 func (w *world) edit(statement string) {
 	w.t.Helper()
-	db, err := sql.Open("sqlite", filepath.Join(w.dir, "agent.db"))
+	db, err := openDatabase(w.dir)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -282,6 +288,15 @@ func (k key) sign(claims any) string {
 		panic(err)
 	}
 	return s
+}
+
+// spoiled is a JWS with another signature.
+func spoiled(jws string) string {
+	at, c := len(jws)-8, "A"
+	if jws[at:at+1] == c {
+		c = "B"
+	}
+	return jws[:at] + c + jws[at+1:]
 }
 
 func (k key) set() []byte {

@@ -3,7 +3,6 @@ package agent_test
 import (
 	"bytes"
 	"context"
-	"database/sql"
 	"encoding/base64"
 	"errors"
 	"io/fs"
@@ -30,7 +29,7 @@ func (w *world) keyPath() string { return filepath.Join(w.dir, "profile.key") }
 // stored is what the profile's settings say of its key.
 func (w *world) stored() (s struct{ KeySource, KeyAccount string }) {
 	w.t.Helper()
-	db, err := sql.Open("sqlite", filepath.Join(w.dir, "agent.db"))
+	db, err := openDatabase(w.dir)
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -397,6 +397,47 @@ func TestPollLeaseLost(t *testing.T) {
 	}
 }
 
+// DA-3, DA-4: who takes over from a program that died as it polled waits for the interval
+// too, though the identity token that went with that poll took long.
+func TestTakenOverPollKeepsTheInterval(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		a := w.enrolled()
+		id := w.begin(a, owner(), "trips:read").Authorization.ID
+		time.Sleep(5 * time.Minute) // no token is cached
+		var slow, dead atomic.Bool
+		w.around(signerURL, "/pact/sign", func(_ http.ResponseWriter, _ *http.Request, next func()) {
+			next()
+			if slow.CompareAndSwap(false, true) {
+				time.Sleep(9 * time.Second)
+			}
+		})
+		died, gone := make(chan struct{}), make(chan struct{})
+		w.around(provider, "/oauth/token", func(_ http.ResponseWriter, _ *http.Request, next func()) {
+			if dead.CompareAndSwap(false, true) {
+				close(died)
+				<-gone
+				panic(http.ErrAbortHandler)
+			}
+			next()
+		})
+		ctx, leave := context.WithCancel(t.Context())
+		var waits sync.WaitGroup
+		waits.Go(func() { _, _ = a.WaitAuthorization(ctx, owner(), id) })
+		<-died
+		w.dies()
+		w.biz.allow("trips:read")
+		w.wait(w.open(), owner(), id, agent.StatusDone, "")
+		everyInterval(t, w)
+		if n := len(w.polls()); n != 2 {
+			t.Errorf("%d polls", n)
+		}
+		leave()
+		close(gone)
+		waits.Wait()
+	})
+}
+
 // A record that cannot be read is named as damage of the store, and Doctor, which
 // still can be asked, finds it; nothing is sent.
 func TestDamagedRecord(t *testing.T) {

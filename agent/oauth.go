@@ -116,12 +116,12 @@ func readDeviceResponse(body []byte) (deviceResponse, error) {
 	d.UserCode = r.text(o, "", "user_code", true)
 	d.VerificationURI = r.text(o, "", "verification_uri", true)
 	d.VerificationURIComplete = r.text(o, "", "verification_uri_complete", false)
-	for name, text := range map[string]string{
-		"device_code": d.DeviceCode, "user_code": d.UserCode,
-		"verification_uri": d.VerificationURI, "verification_uri_complete": d.VerificationURIComplete,
+	for _, m := range []struct{ name, text string }{
+		{"device_code", d.DeviceCode}, {"user_code", d.UserCode},
+		{"verification_uri", d.VerificationURI}, {"verification_uri_complete", d.VerificationURIComplete},
 	} {
-		if len(text) > maxSignInText { // each is looked for in all that the business says
-			r.add(r.reason, name, "has more than %d characters", maxSignInText)
+		if len(m.text) > maxSignInText { // each is looked for in all that the business says
+			r.add(r.reason, m.name, "has more than %d characters", maxSignInText)
 		}
 	}
 	d.ExpiresIn, _ = r.seconds(o, "expires_in", true)

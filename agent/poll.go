@@ -207,13 +207,19 @@ func (p *poller) ended(ctx context.Context, z *authorization, err error) (*autho
 
 // lease takes or renews the lease of a pending sign-in (DA-4), and renews the one
 // of the turn that waits for it (CV-2).
-func (p *poller) lease(ctx context.Context) (z *authorization, err error) {
+func (p *poller) lease(ctx context.Context) (*authorization, error) {
+	return p.leaseFor(ctx, func(*authorization) {})
+}
+
+// leaseFor is lease together with a change of the sign-in.
+func (p *poller) leaseFor(ctx context.Context, change func(*authorization)) (z *authorization, err error) {
 	err = p.a.store.Update(quietly(ctx), func(tx Tx) error {
 		if z, err = p.ours(tx); err != nil || z.State != authorizationPending {
 			return err
 		}
 		p.had = true
 		z.lease(p.owner, p.a.now().Add(p.a.params.PollLease))
+		change(z)
 		if err := put(tx, z); err != nil || p.op.conversation == nil {
 			return err
 		}
@@ -304,14 +310,15 @@ func (p *poller) ask(ctx context.Context, z *authorization, b *business) (*autho
 	if s.Unchecked != nil { // the code is spent: what it brought comes first
 		return p.granted(ctx, z, b, s.Unchecked)
 	}
-	// What happens next is on disk first: after a crash nobody polls too early.
-	if z, err = p.next(ctx, func(z *authorization) { z.NextPoll = a.now().Add(z.interval()) }); err != nil || z.State != authorizationPending {
+	if z, err = p.read(ctx); err != nil || z.State != authorizationPending {
 		return z, err
 	}
 	p.op.caller.tell(Event{Kind: EventPolling, Business: b.Card.Name, Until: z.Deadline})
 	form := url.Values{"grant_type": {grantTypeDevice}, "device_code": {s.DeviceCode}}
 	resp, err := a.oauthIf(ctx, p.op.who, b, egress.Token, b.Card.TokenURL, form, func(ctx context.Context) error {
-		z, err := p.lease(ctx)
+		// What happens next is on disk first: after a crash nobody polls too early, however
+		// long the tokens that go with the poll took.
+		z, err := p.leaseFor(ctx, func(z *authorization) { z.NextPoll = a.now().Add(z.interval()) })
 		if err == nil && z.State != authorizationPending {
 			return errNotPending
 		}

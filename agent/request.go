@@ -120,9 +120,9 @@ func CheckA2AError(body []byte) (reason string, problems []Problem) {
 	}
 	const path = "error.details[0]."
 	reason = r.text(details[0], path, "reason", true)
-	for name, want := range map[string]string{"@type": "type.googleapis.com/google.rpc.ErrorInfo", "domain": "a2a-protocol.org"} {
-		if got := r.text(details[0], path, name, true); got != "" && got != want {
-			r.add(r.reason, path+name, "must be %q", want)
+	for _, m := range []struct{ name, want string }{{"@type", "type.googleapis.com/google.rpc.ErrorInfo"}, {"domain", "a2a-protocol.org"}} {
+		if got := r.text(details[0], path, m.name, true); got != "" && got != m.want {
+			r.add(r.reason, path+m.name, "must be %q", m.want)
 		}
 	}
 	want, known := a2aErrors[reason]

@@ -20,7 +20,7 @@ func inTime(t *testing.T, pipe string, f func()) {
 	go func() { defer close(done); f() }()
 	select {
 	case <-done:
-	case <-time.After(5 * time.Second):
+	case <-time.After(time.Minute):
 		t.Errorf("it waits for the pipe %s", pipe)
 		if w, err := os.OpenFile(pipe, os.O_RDWR, 0); err == nil {
 			w.Close()

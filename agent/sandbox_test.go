@@ -25,6 +25,7 @@ func TestSandbox(t *testing.T) {
 
 	params, full := sandbox.Defaults().Scaled(scale), sandbox.Defaults() // what things live is as long as ever, for a busy machine
 	params.Leeway, params.MaxAge, params.DeviceCodeTTL, params.SessionTTL = full.Leeway, full.MaxAge, full.DeviceCodeTTL, full.SessionTTL
+	params.AssertionTTL, params.TokenTTL = full.AssertionTTL, full.TokenTTL
 	box, err := sandbox.New(sandbox.Config{PasswordMemory: 64, Params: params})
 	if err != nil {
 		t.Fatal(err)
@@ -39,7 +40,10 @@ func TestSandbox(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer store.Close()
-	a, err := agent.Open(agent.Config{Dir: dir, Store: store, Key: agent.KeyFile, Scale: scale})
+	// Its waits are short; a request, and a sign-in, may take as long as ever.
+	quick := agent.Defaults().Scaled(scale)
+	quick.ConsentMax = agent.Defaults().ConsentMax
+	a, err := agent.Open(agent.Config{Dir: dir, Store: store, Key: agent.KeyFile, Params: quick})
 	if err != nil {
 		t.Fatal(err)
 	}
