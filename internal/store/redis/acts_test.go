@@ -190,7 +190,7 @@ func TestAcknowledgements(t *testing.T) {
 	copy := servers.StartRedis(t, servers.RedisOptions{ReplicaOf: master})
 	o := onServer(master)
 	o.Acks = 1
-	s := marked(t, o)
+	s := marked(t, acknowledged(o))
 	populate(t, s)
 	revoke := func(reason string) (signer.Credential, error) {
 		return s.UpdateCredential(t.Context(), testIssuer, "id1", func(c *signer.Credential) error {
@@ -205,6 +205,7 @@ func TestAcknowledgements(t *testing.T) {
 		t.Errorf("with a copy: %v", err)
 	}
 	copy.Pause()
+	s = unmarked(t, o)
 	for range 2 { // also when there is nothing left to change
 		d, err := s.Invalidate(t.Context(), testIssuer, thumb(1), "r", acting("invalidate", "1"))
 		if !errors.Is(err, killswitch.ErrUnacknowledged) || d.InvalidatedAt.IsZero() {

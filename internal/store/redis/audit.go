@@ -429,7 +429,7 @@ func (s *Store) appendQueued(ctx context.Context) {
 	if len(batch) == 0 {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.opts.timeouts.call)
 	defer cancel()
 	entries := make([]audit.Entry, len(batch))
 	for i, w := range batch {

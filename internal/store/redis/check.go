@@ -49,11 +49,11 @@ func (s *Store) CheckServer(ctx context.Context) error {
 		}
 		return nil
 	})
-	return errors.Join(append(errs, err)...)
+	return errors.Join(append(errs, mapped(err))...)
 }
 
 func (s *Store) checkServer(ctx context.Context, c *goredis.Client) error {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, s.opts.timeouts.call)
 	defer cancel()
 	pipe := c.Pipeline()
 	var sections []*goredis.StringCmd

@@ -229,7 +229,7 @@ func (s *Store) reserve(ctx context.Context, issuer, thumbprint string, limit in
 // countOnce is count for all who wait for it in this process: it asks every tag.
 func (s *Store) countOnce(ctx context.Context, issuer string) error {
 	counted := s.counting.DoChan(issuer, func() (any, error) {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*callTimeout)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*s.opts.timeouts.call)
 		defer cancel()
 		return nil, s.count(ctx, issuer)
 	})

@@ -34,7 +34,7 @@ func startReplicated(t *testing.T) *replicated {
 }
 
 func (r *replicated) options(acks int) Options {
-	return Options{Mode: Sentinel, Addrs: r.sentinels.Addrs(), MasterName: servers.MasterName, Acks: acks}
+	return Options{Mode: Sentinel, Addrs: r.sentinels.Addrs(), MasterName: servers.MasterName, Acks: acks, timeouts: defaultTimeouts}
 }
 
 // master is the node that the Sentinels call so.
@@ -134,7 +134,7 @@ func TestFailoverWhileBeating(t *testing.T) {
 				t.Fatal(err)
 			}
 			before := awaitPermit(t, s)
-			if _, _, err := s.Kill(t.Context(), killAll("one"), 0, acting("kill", "one")); err != nil {
+			if _, _, err := unmarked(t, acknowledged(r.options(1))).Kill(t.Context(), killAll("one"), 0, acting("kill", "one")); err != nil {
 				t.Fatal(err)
 			}
 			fail(r, r.master(t))
@@ -412,7 +412,8 @@ func TestMergeOfWhatIsThere(t *testing.T) {
 	t.Parallel()
 	master := servers.StartRedis(t, servers.RedisOptions{})
 	servers.StartRedis(t, servers.RedisOptions{ReplicaOf: master})
-	s := marked(t, Options{Addrs: []string{master.Addr()}, Acks: 1})
+	o := Options{Addrs: []string{master.Addr()}, Acks: 1}
+	s := marked(t, acknowledged(o))
 	if _, err := s.Merge(t.Context(), killswitch.State{}); err != nil {
 		t.Fatalf("nothing, into a switch at rest: %v", err)
 	}
@@ -432,6 +433,7 @@ func TestMergeOfWhatIsThere(t *testing.T) {
 	}
 	same("with its copy", true)
 	cutCopies(master)
+	s = unmarked(t, o)
 	same("without its copy", false)
 	if now := stateOf(t, s); now.Change != state.Change || now.Epoch != state.Epoch {
 		t.Fatalf("merges of what was there made %+v of %+v", now, state)

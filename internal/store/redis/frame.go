@@ -8,6 +8,7 @@ import (
 	"net"
 	"strconv"
 	"syscall"
+	"time"
 )
 
 // What a reply may hold. The client makes room for as much as a reply announces,
@@ -22,8 +23,8 @@ const (
 var errFrame = errors.New("store: redis: what answers is no Redis, or answers too much")
 
 // dialer makes the connections to servers and sentinels.
-func dialer(config *tls.Config) func(ctx context.Context, network, addr string) (net.Conn, error) {
-	plain := &net.Dialer{Timeout: netTimeout}
+func dialer(config *tls.Config, timeout time.Duration) func(ctx context.Context, network, addr string) (net.Conn, error) {
+	plain := &net.Dialer{Timeout: timeout}
 	dial := plain.DialContext
 	if config != nil {
 		dial = (&tls.Dialer{NetDialer: plain, Config: config}).DialContext

@@ -135,7 +135,7 @@ func impostors(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := unmarked(t, Options{Addrs: []string{impostor(t, reply)}})
+			s := unmarked(t, Options{Addrs: []string{impostor(t, reply)}, timeouts: defaultTimeouts})
 			asked := every(s)
 			for what, ask := range asks(s) {
 				asked[what] = ask

@@ -198,7 +198,7 @@ func take(q chan *call, batch []*call) []*call {
 // send runs the calls in one pipeline, and in a second one those whose script the
 // server did not know.
 func (l *lanes) send(n *redis.Client, batch []*call) {
-	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), l.store.opts.timeouts.call)
 	defer cancel()
 	pipe := n.Pipeline()
 	live := batch[:0]

@@ -87,6 +87,19 @@ func TestMissingLogin(t *testing.T) {
 	}
 }
 
+// Nor does a cluster, of which the client first asks who has which slots.
+func TestMissingLoginOfACluster(t *testing.T) {
+	cluster := servers.StartCluster(t, 3, 0)
+	for _, n := range cluster.Nodes {
+		n.Do("CONFIG", "SET", "requirepass", "secret of redis")
+	}
+	for what, ask := range asks(unmarked(t, Options{Mode: Cluster, Addrs: cluster.Addrs()})) {
+		if err := ask(t.Context()); !errors.Is(err, ErrLogin) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
 // A server that cannot be talked to is named, with the setting that may be wrong.
 func TestUnreached(t *testing.T) {
 	plain := servers.StartRedis(t, servers.RedisOptions{})
@@ -105,6 +118,7 @@ func TestUnreached(t *testing.T) {
 		"no sentinels there":  {Options{Mode: Sentinel, MasterName: "pact", Addrs: []string{"127.0.0.1:1"}}, "", "127.0.0.1:1"},
 		"a cluster's no more": {Options{Mode: Cluster, Addrs: []string{"127.0.0.1:1"}}, "", "127.0.0.1:1"},
 	} {
+		c.o.timeouts = defaultTimeouts
 		s := unmarked(t, c.o)
 		for _, what := range []string{"a beat", "the setting"} {
 			eventually(t, name+": "+what, func() error { // sentinels may need longer than a call

@@ -85,6 +85,8 @@ type Options struct {
 	Offset func() time.Duration
 	// Log is told what nobody returns; nil is slog.Default.
 	Log *slog.Logger
+
+	timeouts timeouts // zero: defaultTimeouts
 }
 
 // String names the place without the passwords.
@@ -119,6 +121,9 @@ func (o Options) orDefaults() Options {
 	}
 	if o.Log == nil {
 		o.Log = slog.Default()
+	}
+	if o.timeouts == (timeouts{}) {
+		o.timeouts = defaultTimeouts
 	}
 	return o
 }
@@ -157,12 +162,14 @@ func (notOurs) Is(target error) bool { return target == killswitch.ErrUnknownSto
 // for have confirmed it in time. The result that comes with it is valid.
 var ErrNotAcknowledged = fmt.Errorf("store: %w", killswitch.ErrUnacknowledged)
 
-// Timeouts of one call to the server, which are all bounded by its context too.
-const (
-	netTimeout  = time.Second            // to connect, to write, to read
-	callTimeout = 2 * time.Second        // for a call with its connection
-	ackTimeout  = 500 * time.Millisecond // for copies to acknowledge
-)
+// timeouts are those of one call to the server, which its context bounds too.
+type timeouts struct {
+	net  time.Duration // to connect, to write, to read
+	call time.Duration // for a call with its connection
+	ack  time.Duration // for copies to acknowledge
+}
+
+var defaultTimeouts = timeouts{net: time.Second, call: 2 * time.Second, ack: 500 * time.Millisecond}
 
 // Store is a store in Redis. Safe for concurrent use.
 type Store struct {
@@ -193,6 +200,7 @@ func Open(o Options) (*Store, error) {
 	s := &Store{opts: &o, log: o.Log, audits: newAuditQueue()}
 	none := ""
 	s.expect.Store(&none)
+	wait := o.timeouts.net
 	off := &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 	switch o.Mode {
 	case Standalone:
@@ -200,10 +208,10 @@ func Open(o Options) (*Store, error) {
 			return nil, errors.New("store: redis standalone takes one address")
 		}
 		s.single = redis.NewClient(&redis.Options{
-			Addr: o.Addrs[0], Username: o.Username, Password: o.Password, CredentialsProviderContext: o.Credentials, OnConnect: loggedIn, Dialer: dialer(o.TLS), TLSConfig: o.TLS,
+			Addr: o.Addrs[0], Username: o.Username, Password: o.Password, CredentialsProviderContext: o.Credentials, OnConnect: loggedIn, Dialer: dialer(o.TLS, wait), TLSConfig: o.TLS,
 			Protocol: 2, DisableIdentity: true, MaintNotificationsConfig: off,
 			MaxRetries: -1, DialerRetries: 1, ContextTimeoutEnabled: true,
-			DialTimeout: netTimeout, ReadTimeout: netTimeout, WriteTimeout: netTimeout, PoolTimeout: netTimeout,
+			DialTimeout: wait, ReadTimeout: wait, WriteTimeout: wait, PoolTimeout: wait,
 			PoolSize: poolSize,
 		})
 	case Sentinel:
@@ -213,18 +221,18 @@ func Open(o Options) (*Store, error) {
 		s.single = redis.NewFailoverClient(&redis.FailoverOptions{
 			MasterName: o.MasterName, SentinelAddrs: o.Addrs,
 			SentinelUsername: o.SentinelUsername, SentinelPassword: o.SentinelPassword,
-			Username: o.Username, Password: o.Password, CredentialsProviderContext: o.Credentials, OnConnect: loggedIn, Dialer: dialer(o.TLS), TLSConfig: o.TLS,
+			Username: o.Username, Password: o.Password, CredentialsProviderContext: o.Credentials, OnConnect: loggedIn, Dialer: dialer(o.TLS, wait), TLSConfig: o.TLS,
 			Protocol: 2, DisableIdentity: true,
 			MaxRetries: -1, DialerRetries: 1, ContextTimeoutEnabled: true,
-			DialTimeout: netTimeout, ReadTimeout: netTimeout, WriteTimeout: netTimeout, PoolTimeout: netTimeout,
+			DialTimeout: wait, ReadTimeout: wait, WriteTimeout: wait, PoolTimeout: wait,
 			PoolSize: poolSize,
 		})
 	case Cluster:
 		s.cluster = redis.NewClusterClient(&redis.ClusterOptions{
-			Addrs: o.Addrs, Username: o.Username, Password: o.Password, CredentialsProviderContext: o.Credentials, OnConnect: loggedIn, Dialer: dialer(o.TLS), TLSConfig: o.TLS,
+			Addrs: o.Addrs, Username: o.Username, Password: o.Password, CredentialsProviderContext: o.Credentials, OnConnect: loggedIn, Dialer: dialer(o.TLS, wait), TLSConfig: o.TLS,
 			Protocol: 2, DisableIdentity: true, MaintNotificationsConfig: off,
 			MaxRetries: -1, MaxRedirects: -1, DialerRetries: 1, ContextTimeoutEnabled: true,
-			DialTimeout: netTimeout, ReadTimeout: netTimeout, WriteTimeout: netTimeout, PoolTimeout: netTimeout,
+			DialTimeout: wait, ReadTimeout: wait, WriteTimeout: wait, PoolTimeout: wait,
 			PoolSize: poolSize, ClusterStateReloadInterval: 5 * time.Second,
 		})
 	default:
@@ -328,6 +336,9 @@ func (s *Store) node(ctx context.Context, slot string) (*redis.Client, error) {
 		return s.single, nil
 	}
 	n, err := s.cluster.MasterForKey(ctx, s.markerKey(slot))
+	if isReply(err) { // of a node that was asked who has which slots
+		return nil, mapped(err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("store: redis cluster: %w", err)
 	}

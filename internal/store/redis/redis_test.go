@@ -29,6 +29,7 @@ func conforms(t *testing.T, o Options, nodes ...*servers.Redis) {
 		var offset atomicDuration
 		o := o
 		o.Prefix, o.Offset, o.Log = fmt.Sprintf("pact:case%d", cases), offset.load, slog.New(slog.DiscardHandler)
+		o.timeouts = patient
 		id := fmt.Sprintf("deployment %d", cases)
 		open := func(t testing.TB) storetest.Store {
 			t.Helper()

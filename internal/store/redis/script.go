@@ -232,7 +232,7 @@ func (s *Store) runWith(ctx context.Context, sc *script, id string, list []invoc
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	bounded, cancel := context.WithTimeout(ctx, callTimeout)
+	bounded, cancel := context.WithTimeout(ctx, s.opts.timeouts.call)
 	type outcome struct {
 		replies []reply
 		err     error
@@ -353,7 +353,7 @@ func (s *Store) runOnce(ctx context.Context, n *redis.Client, which []int, sc *s
 	}
 	var wait *redis.IntCmd
 	if acked && s.opts.Acks > 0 {
-		wait = redis.NewIntCmd(ctx, "wait", s.opts.Acks, ackTimeout.Milliseconds())
+		wait = redis.NewIntCmd(ctx, "wait", s.opts.Acks, s.opts.timeouts.ack.Milliseconds())
 		_ = pipe.Process(ctx, wait)
 	}
 	_ = exec(ctx, pipe) // each command has its error

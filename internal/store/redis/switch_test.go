@@ -22,9 +22,16 @@ const (
 	testID     = "deployment-1"
 )
 
-// unmarked opens a store that expects testID.
+// patient are the timeouts of a store whose servers answer, however busy the machine is.
+// Where one hangs, or copies that acknowledge are slow, a test has others.
+var patient = timeouts{net: 30 * time.Second, call: time.Minute, ack: defaultTimeouts.ack}
+
+// unmarked opens a store that expects testID, and is patient unless o says otherwise.
 func unmarked(t testing.TB, o Options) *Store {
 	t.Helper()
+	if o.timeouts == (timeouts{}) {
+		o.timeouts = patient
+	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -43,6 +50,13 @@ func marked(t testing.TB, o Options) *Store {
 	s := unmarked(t, o)
 	eventually(t, "mark", func() error { return s.Mark(t.Context(), testID) }) // copies may be slow at first
 	return s
+}
+
+// acknowledged is o for a store whose copies acknowledge, however busy the machine is.
+func acknowledged(o Options) Options {
+	o.timeouts = patient
+	o.timeouts.ack = patient.net / 2
+	return o
 }
 
 func onServer(r *servers.Redis) Options { return Options{Addrs: []string{r.Addr()}} }
