@@ -129,7 +129,7 @@ func testWiped(t *testing.T, v *servers.Vault) {
 	}
 	a.noTokens(t, credential)
 
-	a.mustOperate(t, token, "POST", "/v1/state:accept-loss", map[string]any{"store": store, "reason": "the disk is gone"})
+	a.acceptLoss(t, token, "the disk is gone")
 	for _, s := range []*Server{a, b} {
 		s.awaitReady(t)
 		if mode := s.enrolment(t, token); mode != "closed" {
@@ -139,7 +139,7 @@ func testWiped(t *testing.T, v *servers.Vault) {
 	if code, answer := a.operate(t, token, "POST", "/v1/state:accept-loss", map[string]any{"store": store, "reason": "again"}); code == 200 {
 		t.Errorf("accepted twice: %v", answer)
 	}
-	if code, _, _ := a.sign(t, credential); code != 401 {
+	if code := a.answers(t, credential); code != 401 {
 		t.Errorf("a credential of the lost store is answered %d", code)
 	}
 	again := b.letIn(t, token)
@@ -170,8 +170,16 @@ func testRolledBack(t *testing.T, v *servers.Vault) {
 	redis.Stop()
 	copyFolder(t, redis.AppendOnlyDir(), kept)
 	redis.Start()
+	id := ""
+	eventually(t, func() string { // it may not have missed its store yet
+		code, answer := a.operate(t, token, "GET", "/v1/credentials", nil)
+		if code != 200 {
+			return fmt.Sprintf("credentials: %d %v", code, answer)
+		}
+		id = answer["credentials"].([]any)[0].(map[string]any)["id"].(string)
+		return ""
+	})
 	a.awaitReady(t)
-	id := a.mustOperate(t, token, "GET", "/v1/credentials", nil)["credentials"].([]any)[0].(map[string]any)["id"].(string)
 	a.mustOperate(t, token, "POST", "/v1/credentials/"+id+":revoke", map[string]any{"reason": "leaked"})
 	killed := a.mustOperate(t, token, "POST", "/v1/kill", map[string]any{"scope": map[string]any{"kind": "all"}, "reason": "leaked"})
 	entry := killed["entry"].(map[string]any)
@@ -223,7 +231,7 @@ func testRolledBack(t *testing.T, v *servers.Vault) {
 	}
 	page := newVisitor(t)
 	page.headed(page.signIn(b, token), "The store is rolled back: nothing is signed on it")
-	b.mustOperate(t, token, "POST", "/v1/state:accept-loss", map[string]any{"store": state["store"], "reason": "no newer backup"})
+	b.acceptLoss(t, token, "no newer backup")
 	for _, s := range []*Server{a, b, late} {
 		s.awaitReady(t)
 		if mode := s.enrolment(t, token); mode != "closed" {
@@ -232,7 +240,7 @@ func testRolledBack(t *testing.T, v *servers.Vault) {
 	}
 	knows(1, 0, a, b, late) // that it was put back is no other regression
 	for _, s := range []*Server{a, b, late} {
-		if code, _, _ := s.sign(t, credential); code != 403 {
+		if code := s.answers(t, credential); code != 403 {
 			t.Errorf("killed, and answered %d", code)
 		}
 	}
@@ -396,7 +404,7 @@ func testMoved(t *testing.T, v *servers.Vault) {
 	for _, s := range []*Server{a, b} {
 		s.awaitReady(t)
 		s.signs(t, credential)
-		if code, _, _ := s.sign(t, later); code != 401 {
+		if code := s.answers(t, later); code != 401 {
 			t.Errorf("a credential that the file lacks is answered %d", code)
 		}
 	}
@@ -423,10 +431,16 @@ func testSlowLink(t *testing.T, v *servers.Vault) {
 	}
 	slow := &gate{HighWater: highWater(s.state.keyring), keeper: s.keeper, store: s.state.shared}
 	slow.asked.Store(true)
-	ctx, cancel := context.WithTimeout(t.Context(), s.switchParams.Custody)
-	defer cancel()
-	if _, err := slow.Load(ctx); err != nil {
-		t.Errorf("the comparison with custody does not fit its bound: %v", err)
+	for tries := 3; ; tries-- { // the machine itself may hold it up
+		ctx, cancel := context.WithTimeout(t.Context(), s.switchParams.Custody)
+		_, err := slow.Load(ctx)
+		cancel()
+		if err == nil {
+			break
+		}
+		if tries == 1 {
+			t.Fatalf("the comparison with custody does not fit its bound: %v", err)
+		}
 	}
 	late := run(t, c)
 	late.awaitReady(t)

@@ -299,10 +299,10 @@ func TestListsWiped(t *testing.T) {
 		redis.Do("DEL", key)
 	}
 	s.unreadyBecause(t, "accept-loss")
-	s.mustOperate(t, token, "POST", "/v1/state:accept-loss", map[string]any{"store": s.keeper.storeID(), "reason": "a shard is gone"})
+	s.acceptLoss(t, token, "a shard is gone")
 	s.awaitReady(t)
 	s.letIn(t, token)
-	if code, _, _ := s.sign(t, credential); code != http.StatusUnauthorized {
+	if code := s.answers(t, credential); code != http.StatusUnauthorized {
 		t.Errorf("a credential that nobody can revoke is answered %d", code)
 	}
 }

@@ -29,11 +29,7 @@ func TestLostVault(t *testing.T) {
 	}
 	backup := filepath.Join(t.TempDir(), "subject.backup")
 	c.Custody.Vault.Prefix = "lost" // onVault keeps no backup
-	if _, err := vault.Bootstrap(t.Context(), first.Client(), VaultConfig(c, nil), vault.BootstrapOptions{
-		BackupFile: backup, BackupTo: []age.Recipient{identity.Recipient()},
-	}); err != nil {
-		t.Fatal(err)
-	}
+	bootstrap(t, c, first, vault.BootstrapOptions{BackupFile: backup, BackupTo: []age.Recipient{identity.Recipient()}})
 	c.Custody.Vault.Addresses = []string{"http://" + proxy.Addr()}
 	token := mustInit(t, c)
 	a, b := run(t, c), run(t, c)
@@ -55,11 +51,7 @@ func TestLostVault(t *testing.T) {
 	if err := os.WriteFile(c.Custody.Vault.Auth.TokenFile, []byte(second.RootToken), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := vault.Bootstrap(t.Context(), second.Client(), VaultConfig(c, nil), vault.BootstrapOptions{
-		RestoreFile: backup, RestoreWith: []age.Identity{identity},
-	}); err != nil {
-		t.Fatal(err)
-	}
+	bootstrap(t, c, second, vault.BootstrapOptions{RestoreFile: backup, RestoreWith: []age.Identity{identity}})
 	a.unreadyBecause(t, "the deployment's record is gone")
 	a.noTokens(t, credential)
 	kv := second.Client().Logical()

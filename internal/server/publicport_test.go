@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -14,6 +15,12 @@ import (
 // cannot be.
 func TestPublicPortIsRemembered(t *testing.T) {
 	c := testConfig(t)
+	// Nobody else takes ports of this address, where there is more than one.
+	host := fmt.Sprintf("127.78.%d.%d", os.Getpid()>>8&0xff, os.Getpid()&0xff)
+	if l, err := net.Listen("tcp", net.JoinHostPort(host, "0")); err == nil {
+		l.Close()
+		c.Listeners.Public.Address = net.JoinHostPort(host, "0")
+	}
 	stop := func(s *Server) {
 		t.Helper()
 		if err := s.Shutdown(context.Background()); err != nil {

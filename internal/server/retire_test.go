@@ -541,6 +541,29 @@ func TestRecordGoneIsAskedTwice(t *testing.T) {
 	}
 }
 
+// Custody that was away and comes back without the record is away until that is known:
+// at no look in between is all well.
+func TestBackWithoutTheRecord(t *testing.T) {
+	s := launch(t, testConfig(t))
+	h := &hiccup{Keyring: s.keeper.keyring}
+	s.keeper.keyring = h
+	for range downAfter {
+		s.custodyHealth.note(custody.ErrUnavailable)
+	}
+	h.without = 2
+	for range h.without {
+		if err := s.look(t.Context()); !errors.Is(err, errRecordGone) {
+			t.Fatalf("a look: %v", err)
+		}
+		if s.custodyHealth.down() == nil && s.keeper.usable() == nil {
+			t.Errorf("all is well, with %d more answers that there is no record", h.without)
+		}
+	}
+	if err := s.look(t.Context()); err != nil || s.custodyHealth.down() != nil || s.keeper.usable() != nil {
+		t.Errorf("with the record: %v, %v, %v", err, s.custodyHealth.down(), s.keeper.usable())
+	}
+}
+
 // Custody that is away is not custody without the record.
 func TestAnswered(t *testing.T) {
 	for err, want := range map[error]bool{

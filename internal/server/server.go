@@ -527,6 +527,11 @@ func (s *Server) stopParts(ctx context.Context) error {
 	case err := <-done:
 		return err
 	case <-time.After(lastWait):
+	}
+	select { // both may be so by the time that a paused process sees either
+	case err := <-done:
+		return err
+	default:
 		return errHung
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
+	"fmt"
 	"io"
 	"math/big"
 	"net"
@@ -32,8 +33,8 @@ import (
 // launch starts a server, waits until it is ready and stops it with the test.
 func launch(t *testing.T, c config.Config) *Server {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-	t.Cleanup(cancel)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
 	s, err := New(c, Options{Version: "test"})
 	if err != nil {
 		t.Fatal(err)
@@ -41,7 +42,9 @@ func launch(t *testing.T, c config.Config) *Server {
 	if err := s.Start(ctx); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
+	t.Cleanup(func() { // its time begins here, however long the test took
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
 		if err := s.Shutdown(ctx); err != nil {
 			t.Errorf("shutdown: %v", err)
 		}
@@ -85,7 +88,7 @@ func TestSeveralServers(t *testing.T) {
 		if keysA == keysB || !strings.Contains(keysA, `"kid"`) {
 			t.Errorf("key sets %s and %s", keysA, keysB)
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		for range 2 { // the second does nothing
 			for _, s := range []*Server{a, b} {
@@ -232,7 +235,7 @@ func TestWatchEndsWithStop(t *testing.T) {
 	if state, err := watch.Recv(); err != nil || state.Status != healthpb.HealthCheckResponse_SERVING {
 		t.Fatalf("%v %v", state, err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	if err := s.Shutdown(ctx); err != nil {
 		t.Fatal(err)
@@ -286,20 +289,21 @@ func TestUnready(t *testing.T) {
 		ops.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/readyz", nil))
 		return w.Code, w.Body.String()
 	}
-	if code, body := ask(); code != 200 || body != "{\"ready\":true}\n" {
-		t.Errorf("%d %s", code, body)
-	}
+	eventually(t, func() string { // a permit that ran out on a busy machine is taken anew
+		if code, body := ask(); code != 200 || body != "{\"ready\":true}\n" {
+			return fmt.Sprintf("%d %s", code, body)
+		}
+		return ""
+	})
 	if err := s.state.store.Close(); err != nil { // the permit runs out
 		t.Fatal(err)
 	}
-	deadline := time.Now().Add(10 * time.Second)
-	for {
-		if code, body := ask(); code == 503 && strings.Contains(body, "kill switch: ") {
-			break
-		} else if time.Now().After(deadline) {
-			t.Fatalf("%d %s", code, body)
+	eventually(t, func() string {
+		if code, body := ask(); code != 503 || !strings.Contains(body, "kill switch: ") {
+			return fmt.Sprintf("%d %s", code, body)
 		}
-	}
+		return ""
+	})
 	if code, _ := fetch(t, http.DefaultClient, s.Info().Public+"/livez"); code != 200 {
 		t.Errorf("/livez: %d", code)
 	}

@@ -93,9 +93,12 @@ func (s *Server) look(ctx context.Context) error {
 	both.Go(func() { _, inStore = (&observedStore{s.state.store, s.metrics}).Now(ctx) })
 	both.Wait()
 	s.storeHealth.note(inStore)
-	if answered(inCustody) { // keeper.usable tells whether with the right record
+	switch {
+	case errors.Is(inCustody, errRecordGone) && s.keeper.usable() == nil:
+		// It may be a hiccup, the next look tells: custody is what it was before.
+	case answered(inCustody): // keeper.usable tells whether with the right record
 		s.custodyHealth.note(nil)
-	} else {
+	default:
 		s.custodyHealth.note(inCustody)
 	}
 	if errors.Is(inCustody, errRecordGone) {
