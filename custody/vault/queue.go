@@ -167,7 +167,7 @@ func (s *scheduler) dispatch() {
 	}
 }
 
-// run makes one call, hands out its results and lets the next one go.
+// run makes one call, lets the next one go and hands out its results.
 func (s *scheduler) run(q *queue, batch []*item) {
 	started := time.Now()
 	ctx, cancel := context.WithTimeout(s.stopped, callTimeout)
@@ -184,16 +184,21 @@ func (s *scheduler) run(q *queue, batch []*item) {
 		err = fmt.Errorf("%w: Vault did not sign within %v", custody.ErrUnavailable, callTimeout)
 	}
 	cancel()
+	s.end(q, time.Since(started))
 	for _, it := range batch {
 		if err != nil {
 			it.signature, it.err = nil, err
 		}
 		close(it.done)
 	}
+}
 
+// end counts a call out and lets the next one go. Whoever has its result does not find
+// it under way any more.
+func (s *scheduler) end(q *queue, took time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	q.record(time.Since(started))
+	q.record(took)
 	q.inFlight--
 	s.inFlight--
 	if s.stopped.Err() != nil {
