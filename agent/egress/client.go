@@ -42,8 +42,8 @@ type Config struct {
 	// TLS is cloned; nil is the system's trust store. TLS 1.2 is the least.
 	TLS *tls.Config
 	// Scale divides every time limit, for demonstrations and tests; below 2 it
-	// does nothing. A limit never falls below one second: real sockets do not
-	// get faster.
+	// does nothing. A limit never falls below five seconds: real sockets do not
+	// get faster, nor does a busy machine.
 	Scale int
 }
 
@@ -138,7 +138,7 @@ func (c *Client) Do(ctx context.Context, req Request) (Response, error) {
 	}
 	timeout := limit.Timeout
 	if c.cfg.Scale > 1 {
-		timeout = min(timeout, max(timeout/time.Duration(c.cfg.Scale), time.Second))
+		timeout = min(timeout, max(timeout/time.Duration(c.cfg.Scale), 5*time.Second))
 	}
 	hopCtx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()

@@ -363,7 +363,7 @@ func TestLimits(t *testing.T) {
 func TestTimeouts(t *testing.T) {
 	for purpose, limit := range Limits {
 		for scale, want := range map[int]time.Duration{
-			0: limit.Timeout, 2: limit.Timeout / 2, 1000: time.Second,
+			0: limit.Timeout, 2: limit.Timeout / 2, 1000: 5 * time.Second,
 		} {
 			bubble.Test(t, func(t *testing.T) {
 				c := New(Config{Policy: AllowAll, Resolver: &answers{of: public}, Scale: scale})

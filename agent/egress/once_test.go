@@ -76,7 +76,7 @@ func TestPostOnce(t *testing.T) {
 					}
 				}
 			})
-			client := New(Config{Rules: Rules{Development: true}, Policy: AllowAll, TLS: &tls.Config{RootCAs: pool}, Scale: 100})
+			client := New(Config{Rules: Rules{Development: true}, Policy: AllowAll, TLS: &tls.Config{RootCAs: pool}})
 			defer client.Close()
 			_, err := client.Do(t.Context(), Request{Purpose: Message, Method: "POST", URL: "https://" + address + "/message:send", Body: []byte("{}")})
 			if code := CodeOf(err); code != Network && code != Timeout {
