@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -168,19 +169,28 @@ func TestRegisters(t *testing.T) {
 
 // With one issuer that may call, what needs the second is not run, and nothing fails.
 func TestOneIssuer(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	var results []Result
+	for tries := 1; ; tries++ {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		address := l.Addr().String()
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+		w := newWorld(t, func(c *sandbox.Config) {
+			c.Issuers = &sandbox.Issuers{Listed: []sandbox.Issuer{{Issuer: "http://" + address}}, Local: true}
+		})
+		w.cfg.Issuers[0].Listen = address
+		if results, err = Run(t.Context(), w.cfg); err == nil {
+			break
+		}
+		// Somebody else may have got the port meanwhile.
+		if !strings.Contains(err.Error(), syscall.EADDRINUSE.Error()) || tries == 5 {
+			t.Fatal(err)
+		}
 	}
-	address := l.Addr().String()
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
-	w := newWorld(t, func(c *sandbox.Config) {
-		c.Issuers = &sandbox.Issuers{Listed: []sandbox.Issuer{{Issuer: "http://" + address}}, Local: true}
-	})
-	w.cfg.Issuers[0].Listen = address
-	results, _ := w.run(t)
 	foreign := 0
 	for _, r := range results {
 		if r.Status == Failed {
@@ -255,10 +265,12 @@ func TestNobodyThere(t *testing.T) {
 				h(w, r)
 			}))
 			defer srv.Close()
+			timeout := unhurried
 			if name == "hangs" {
 				defer close(hangs)
+				timeout = 50 * time.Millisecond
 			}
-			results, err := Run(t.Context(), Config{Cards: []string{srv.URL}, Audience: "a", Timeout: 50 * time.Millisecond})
+			results, err := Run(t.Context(), Config{Cards: []string{srv.URL}, Audience: "a", Timeout: timeout})
 			if err != nil {
 				t.Fatal(err)
 			}

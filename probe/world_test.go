@@ -55,7 +55,9 @@ func newWorld(t *testing.T, change ...func(*config.Config)) *world {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := s.Shutdown(ctx); err != nil {
+		ending, cancel := context.WithTimeout(context.Background(), time.Minute) // its own: the test may have taken longer
+		defer cancel()
+		if err := s.Shutdown(ending); err != nil {
 			t.Error(err)
 		}
 	})

@@ -139,9 +139,9 @@ func TestDecidedElsewhere(t *testing.T) {
 		f.talk.Messages = []agent.MessageView{{ID: "m", State: "replied", Effect: agent.EffectChange, Reply: "Cancelled."}}
 		c := f.connect(t, "2025-11-25", true, &mcp.ClientOptions{
 			ElicitationHandler: func(ctx context.Context, _ *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
-				v := f.set("approval-0000000000000001", state)
-				v.SentMessage = "m"
-				f.mu.Lock()
+				f.mu.Lock() // for both at once: the server looks all the while
+				v := f.approvals["approval-0000000000000001"]
+				v.State, v.SentMessage = state, "m"
 				f.approvals[v.ID] = v
 				f.mu.Unlock()
 				<-ctx.Done() // the dialog is put away

@@ -364,6 +364,8 @@ func TestNoSecretInAnyAnswer(t *testing.T) {
 	}
 
 	text := owner.heard.String()
+	wire.mu.Lock() // the agent still tends
+	defer wire.mu.Unlock()
 	if len(wire.secrets) < 8 {
 		t.Errorf("the wire had only %d secrets", len(wire.secrets))
 	}

@@ -41,13 +41,7 @@ func TestTargets(t *testing.T) {
 // TestNobodyThere: that nothing answers is told before a command begins, with where it
 // should and what to do.
 func TestNobodyThere(t *testing.T) {
-	closed, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := closed.Close(); err != nil {
-		t.Fatal(err)
-	}
+	held := nobodyListens(t)
 	rude := listen(t, func(c net.Conn) { _ = c.Close() })
 	other := listen(t, func(c net.Conn) {
 		_, _ = io.WriteString(c, "220 mail.example.com ESMTP\r\n")
@@ -55,7 +49,7 @@ func TestNobodyThere(t *testing.T) {
 	})
 	for target, text := range map[string]string{
 		"unix:" + t.TempDir() + "/no.sock": "pactctl agent serve",
-		"http://" + closed.Addr().String(): "pactctl agent serve",
+		held:                               "pactctl agent serve",
 		rude:                               "something else",
 		other:                              "something else",
 	} {
@@ -72,6 +66,23 @@ func TestNobodyThere(t *testing.T) {
 	if _, err := control.Dial(ctx, silent, ""); !errors.Is(err, control.ErrUnreachable) || !errors.Is(err, context.Canceled) {
 		t.Errorf("%v", err)
 	}
+}
+
+// nobodyListens is a loopback port that nobody listens on, nor will while the test runs: it
+// is taken, by the near end of a connection.
+func nobodyListens(t *testing.T) (target string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	c, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return "http://" + c.LocalAddr().String()
 }
 
 // listen serves connections on a loopback port.

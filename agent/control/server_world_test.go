@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -150,7 +151,12 @@ func (w *serverWorld) end() {
 // socketDir is a folder with a short path: a socket's is.
 func socketDir(t testing.TB) string {
 	t.Helper()
-	return t.TempDir()
+	dir, err := os.MkdirTemp("", "pact")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
 }
 
 // conn is a connection of gRPC to one of the listeners.

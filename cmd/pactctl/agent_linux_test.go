@@ -31,7 +31,7 @@ func (b *bench) onTerminal(answers ...string) sitting {
 
 // A second interrupt ends what does not hear the first one.
 func TestInterruptedTwice(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	// What a shell runs in the background ignores interrupts, and so do its children.
 	heard := make(chan os.Signal, 1)
@@ -77,7 +77,7 @@ func TestSignInOnATerminal(t *testing.T) {
 	air := b.box.Brands[0].Card
 	b.json(false, 0, "enroll", "--signer", b.signer)
 	b.json(false, 0, "audiences", "set", b.box.Provider, b.box.Audience)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 
 	authorize := []string{"authorize", air, "--scope", "flights:upcoming:read"}
@@ -106,7 +106,7 @@ func TestSignInOnATerminal(t *testing.T) {
 	if code != 3 {
 		t.Errorf("off a terminal: exit %d\n%s%s", code, stdout, stderr)
 	}
-	code, terminal, _ = absent.run(ctx, t, append(authorize, "--timeout", "5s")...)
+	code, terminal, _ = absent.run(ctx, t, append(authorize, "--timeout", "10s")...)
 	if code != 3 || !strings.Contains(terminal, "Open  http") || !countingDown.MatchString(terminal) ||
 		!strings.HasSuffix(onGlass(terminal), "business_consent_required: go on with: pactctl authorization wait "+id+"\n") {
 		t.Errorf("--timeout: exit %d\n%s\n%s", code, onGlass(terminal), terminal)

@@ -64,7 +64,7 @@ func (p *process) end(t *testing.T, s syscall.Signal) *os.ProcessState {
 // A killed agent leaves a socket behind, by which nobody is misled: commands go on in their own
 // process, and the next agent takes its place. A signal ends it well.
 func TestServeSignals(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	b := &bench{t: t, profile: filepath.Join(t.TempDir(), "p")}
 	p := startServing(ctx, t, b.profile)
@@ -108,7 +108,7 @@ func stopped(t *testing.T, pid int) bool {
 // An agent that does not speak is told; a command does not hang on it, and does not go
 // past it either.
 func TestServeSilent(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	b := &bench{t: t, profile: filepath.Join(t.TempDir(), "p")}
 	p := startServing(ctx, t, b.profile)

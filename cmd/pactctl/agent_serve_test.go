@@ -491,7 +491,7 @@ func TestServeRefused(t *testing.T) {
 				profile = long + "er"
 			}
 			a, stdout, stderr := testApp("", false)
-			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second) // of one that is not refused
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute) // of one that is not refused
 			defer cancel()
 			code := a.run(ctx, append([]string{"agent", "serve", "--profile", profile}, c.args...))
 			if code != c.code || stdout.Len() > 0 || !strings.Contains(stderr.String(), c.says) {
@@ -627,7 +627,7 @@ func TestInterruptedThroughARunningAgent(t *testing.T) {
 	// interrupted runs a command on a terminal until a link is on it.
 	interrupted := func(args ...string) (code int, stdout, stderr, link string) {
 		t.Helper()
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 		defer cancel()
 		links := make(chan string, 1)
 		term := &terminal{onLink: func(link string) { links <- link; cancel() }}

@@ -44,7 +44,7 @@ func newBench(t *testing.T) *bench {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		if err := s.Shutdown(ctx); err != nil {
 			t.Error(err)
@@ -113,7 +113,7 @@ func (b *bench) run(human bool, stdin string, args ...string) (code int, stdout,
 	if !human {
 		a.stdin = strings.NewReader(stdin)
 	}
-	ctx, cancel := context.WithTimeout(b.t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(b.t.Context(), 2*time.Minute)
 	defer cancel()
 	if args[0] == "audiences" {
 		args = append(args, "--server", b.info.Admin, "--token-file", b.info.AdminTokenFile)

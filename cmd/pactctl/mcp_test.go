@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/exec"
+	"regexp"
 	"strings"
 	"sync"
 	"syscall"
@@ -59,7 +60,7 @@ func (b *bench) assistant(name, revision string, dialog func(*mcp.ElicitRequest)
 	a.cmd.Env = append(a.cmd.Environ(), "GORACE=atexit_sleep_ms=0")
 	a.cmd.Stderr = a.stderr
 	cs, err := mcp.NewClient(&mcp.Implementation{Name: name, Version: "1"}, &opts).
-		Connect(b.t.Context(), &mcp.CommandTransport{Command: a.cmd}, &mcp.ClientSessionOptions{ProtocolVersion: revision})
+		Connect(b.t.Context(), &mcp.CommandTransport{Command: a.cmd, TerminateDuration: time.Minute}, &mcp.ClientSessionOptions{ProtocolVersion: revision})
 	if err != nil {
 		b.t.Fatalf("connect: %v\n%s", err, a.stderr)
 	}
@@ -434,6 +435,10 @@ func hostileBench(t *testing.T) (*bench, *hostile) {
 	return b, h
 }
 
+// begunToken is how a token begins, which is no part of a digest or a key's thumbprint: those
+// may have its letters within them.
+var begunToken = regexp.MustCompile(`(?:^|[^\w-])eyJ`)
+
 // TestAdversary is an assistant that does all it can, told to by a business that knows
 // what it should not: nothing goes out that the owner did not approve, and neither link,
 // code nor token is in anything that it ever sees.
@@ -504,7 +509,10 @@ func TestAdversary(t *testing.T) {
 			}
 			a.readAll()
 			plain, _, _ := strings.Cut(link, "?")
-			for _, secret := range []string{link, userCode, strings.ToLower(userCode), "eyJ", "user_code=" + userCode} {
+			if token := begunToken.FindString(a.all.String()); token != "" {
+				t.Errorf("%q begins a token, and is in a result", token)
+			}
+			for _, secret := range []string{link, userCode, strings.ToLower(userCode), "user_code=" + userCode} {
 				if secret != "" && strings.Contains(a.all.String(), secret) || strings.Contains(agent.Visible(a.all.String()), plain) {
 					t.Errorf("%.12s… is in a result", secret)
 				}
@@ -943,7 +951,7 @@ func TestAssistantsPage(t *testing.T) {
 	for name, server := range config.MCPServers {
 		cmd := exec.Command(server.Command, server.Args...)
 		cmd.Env = append(cmd.Environ(), "PACT_PROFILE="+t.TempDir()+"/profile", "GORACE=atexit_sleep_ms=0")
-		cs, err := mcp.NewClient(&mcp.Implementation{Name: "any", Version: "1"}, nil).Connect(t.Context(), &mcp.CommandTransport{Command: cmd}, nil)
+		cs, err := mcp.NewClient(&mcp.Implementation{Name: "any", Version: "1"}, nil).Connect(t.Context(), &mcp.CommandTransport{Command: cmd, TerminateDuration: time.Minute}, nil)
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}

@@ -21,7 +21,7 @@ func (b *bench) typing(text string, args ...string) (code int, stdout, stderr st
 	b.t.Helper()
 	var out, seen bytes.Buffer
 	a := &app{stdin: strings.NewReader(text), stdout: &out, stderr: &seen, now: time.Now, zone: time.UTC, person: true}
-	ctx, cancel := context.WithTimeout(b.t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(b.t.Context(), 2*time.Minute)
 	defer cancel()
 	code = a.run(ctx, append(args, "--profile", b.profile))
 	return code, out.String(), seen.String()
@@ -125,7 +125,7 @@ func TestAnswersThatAreNone(t *testing.T) {
 	// An interrupt off a terminal leaves the sign-in pending, and says so.
 	b.json(false, 3, "authorize", air, "--scope", "flights:upcoming:read")
 	id := b.json(false, 0, "authorization", "list")["authorizations"].([]any)[0].(map[string]any)["id"].(string)
-	ctx, interrupt := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, interrupt := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer interrupt()
 	seen := &terminal{onWait: interrupt}
 	a := &app{stdin: strings.NewReader(""), stdout: seen, stderr: seen, now: time.Now, zone: time.UTC}

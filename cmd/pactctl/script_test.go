@@ -71,9 +71,13 @@ func startSigner(ts *testscript.TestScript, _ bool, _ []string) {
 	s, err := server.New(cfg, server.Options{Version: "test"})
 	ts.Check(err)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	ts.Defer(cancel)
+	defer cancel()
 	ts.Check(s.Start(ctx))
-	ts.Defer(func() { ts.Check(s.Shutdown(ctx)) })
+	ts.Defer(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute) // of the end: a script may take longer
+		defer cancel()
+		ts.Check(s.Shutdown(ctx))
+	})
 	select {
 	case <-s.Ready():
 	case <-ctx.Done():

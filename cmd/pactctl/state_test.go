@@ -208,7 +208,7 @@ func TestStateImport(t *testing.T) {
 // An embedded signer whose store was lost gets its records back from an export.
 func TestStateRestored(t *testing.T) {
 	t.Setenv("PACT_KEYRING", "off")
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	dir := t.TempDir()
 	cfg := config.Default()

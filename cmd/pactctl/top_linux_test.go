@@ -272,7 +272,7 @@ func watch(t *testing.T, columns, rows int, env []string, args ...string) *watch
 // until waits until the screen is as ok says, and returns it.
 func (w *watching) until(what string, ok func(screen string) bool) string {
 	w.t.Helper()
-	ctx, cancel := context.WithTimeout(w.t.Context(), 45*time.Second)
+	ctx, cancel := context.WithTimeout(w.t.Context(), 2*time.Minute)
 	defer cancel()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -341,7 +341,7 @@ func topSigner(t *testing.T, data, admin string) (s *server.Server, stop func())
 		t.Fatal(err)
 	}
 	once := sync.OnceFunc(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		if err := s.Shutdown(ctx); err != nil {
 			t.Error(err)

@@ -21,7 +21,14 @@ func TestInitWithRedis(t *testing.T) {
 	}
 	must := func(want string, more ...string) {
 		t.Helper()
-		code, out, errs := run(t, nil, append(append([]string{"init"}, args...), more...)...)
+		var (
+			code      int
+			out, errs string
+		)
+		eventually(t, "init comes to an end", func() bool {
+			code, out, errs = run(t, nil, append(append([]string{"init"}, args...), more...)...)
+			return code != exitFailure || !strings.Contains(errs, "run `signer init` again")
+		})
 		if code != exitOK || !regexp.MustCompile(want).MatchString(out) {
 			t.Fatalf("init %v: %d %s %s, want %s", more, code, out, errs, want)
 		}

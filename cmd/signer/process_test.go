@@ -3,7 +3,9 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -91,6 +93,19 @@ func freePorts(args []string) []string {
 	return append(all, args...)
 }
 
+// ownAddress lets the system pick a port of a loopback address that is this process's
+// alone, where there are so many: whoever is started again there finds its port free.
+func ownAddress() string {
+	host := fmt.Sprintf("127.77.%d.%d", os.Getpid()>>8&0xff, os.Getpid()&0xff)
+	l, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
+	if err != nil {
+		host = "127.0.0.1"
+	} else {
+		l.Close()
+	}
+	return net.JoinHostPort(host, "0")
+}
+
 // start runs signer serve and waits until it is ready.
 func start(t testing.TB, args ...string) *process {
 	t.Helper()
@@ -109,7 +124,7 @@ func start(t testing.TB, args ...string) *process {
 			t.Logf("the signer's log:\n%s", p.logs)
 		}
 	})
-	stuck := time.AfterFunc(20*time.Second, func() { p.cmd.Process.Kill() })
+	stuck := time.AfterFunc(2*time.Minute, func() { p.cmd.Process.Kill() })
 	defer stuck.Stop()
 	r := bufio.NewReader(out)
 	if p.line, err = r.ReadString('\n'); err != nil {

@@ -14,6 +14,7 @@ package browser
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -65,9 +66,15 @@ func startChromium() (_ context.Context, end func() error, _ error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	// Of its own: what is left of Chromium may write there for a while after its end.
+	dir, err := os.MkdirTemp("", "pact-browser-")
+	if err != nil {
+		return nil, nil, err
+	}
 	var said strings.Builder
 	options := append(chromedp.DefaultExecAllocatorOptions[:],
 		chromedp.ExecPath(path),
+		chromedp.UserDataDir(dir),
 		chromedp.DisableGPU,
 		chromedp.Flag("disable-component-update", true),
 		chromedp.Flag("disable-quic", true),
@@ -79,18 +86,33 @@ func startChromium() (_ context.Context, end func() error, _ error) {
 	ctx, _ = chromedp.NewContext(ctx)
 	if err := chromedp.Do(ctx); err != nil {
 		stop()
+		_ = remove(dir)
 		return nil, nil, fmt.Errorf("%s does not start: %w\n%s", path, err, &said)
 	}
 	return ctx, func() error {
-		defer stop()
-		return chromedp.Cancel(ctx)
+		err := chromedp.Cancel(ctx)
+		stop()
+		return errors.Join(err, remove(dir))
 	}, nil
+}
+
+// remove removes a folder that something may still be written to.
+func remove(dir string) error {
+	for late := time.Now().Add(stepTimeout); ; <-time.After(20 * time.Millisecond) {
+		if err := os.RemoveAll(dir); err == nil || time.Now().After(late) {
+			return err
+		}
+	}
 }
 
 // tab is a tab of a visitor.
 type tab struct {
 	t   *testing.T
 	ctx context.Context
+
+	// wrong: what it saw is wrong on purpose, so that nothing is held against it that
+	// Chromium says of it, in its own time.
+	wrong bool
 
 	mu       sync.Mutex
 	problems []string // that Chromium has with what it saw
@@ -120,7 +142,9 @@ func openTab(t *testing.T, parent context.Context, options ...chromedp.ContextOp
 	t.Cleanup(func() {
 		cancel()
 		for _, p := range b.takeProblems() {
-			t.Errorf("Chromium: %s", p)
+			if !b.wrong {
+				t.Errorf("Chromium: %s", p)
+			}
 		}
 	})
 	if err := chromedp.Do(ctx); err != nil {
@@ -169,6 +193,18 @@ func (b *tab) takeProblems() []string {
 	problems := b.problems
 	b.problems = nil
 	return problems
+}
+
+// objects waits until Chromium has said something against a page that is wrong on
+// purpose.
+func (b *tab) objects(text string) {
+	b.t.Helper()
+	b.wrong = true
+	var said []string
+	b.await("word of Chromium's about "+text, func() bool {
+		said = append(said, b.takeProblems()...)
+		return strings.Contains(strings.Join(said, "\n"), text)
+	})
 }
 
 // do runs a protocol command in the tab; an error fails the test.

@@ -134,11 +134,11 @@ func (e *env) start(o fleet.Options, wrapped bool) {
 		r.Start(e.t)
 	}
 	for _, r := range e.fleet.Replicas {
-		r.WaitReady(e.t, 30*time.Second)
+		r.WaitReady(e.t, fleet.Patience)
 	}
 	e.populate()
 	e.load = e.fleet.StartLoad(e.t, fleet.LoadOptions{Rate: *rate, Callers: e.callers, Audience: fleet.Audience, NoReplays: e.splits})
-	e.load.Settle(e.t, time.Now(), 20*time.Second)
+	e.load.Settle(e.t, time.Now(), fleet.Patience)
 }
 
 // prepare makes a fleet of three that does not run yet.

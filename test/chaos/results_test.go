@@ -41,7 +41,7 @@ func measureKills(t *testing.T, vault *servers.Vault) (times killTimes) {
 	admin := e.fleet.AdminClient(t, e.fleet.Replicas[0])
 	measure := func() time.Duration {
 		t.Helper()
-		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), fleet.Patience)
 		defer cancel()
 		took, err := e.load.MeasureKill(ctx, admin)
 		if err != nil {
@@ -59,7 +59,7 @@ func measureKills(t *testing.T, vault *servers.Vault) (times killTimes) {
 		frozen.Pause(t)
 		times.silent = append(times.silent, measure())
 		frozen.Resume(t)
-		e.load.Settle(t, time.Now(), 30*time.Second)
+		e.load.Settle(t, time.Now(), fleet.Patience)
 	}
 	e.finish()
 	t.Logf("kill to effective: %s", times)

@@ -155,8 +155,8 @@ func redisFailover(e *env) {
 		e.t.Errorf("the kill did not say that the copies do not have it: %s", k.Output)
 	}
 	e.load.Phase("effective")
-	e.eventually(60*time.Second, "every replica says again that everything is stopped", func() bool {
-		last := e.load.Last(time.Second)
+	e.eventually("every replica says again that everything is stopped", func() bool {
+		last := e.load.Last(3 * time.Second) // answers may take a while
 		return last[403] > 20 && last[403] > 9*last[503]
 	})
 	e.load.Phase("lifted")
@@ -168,7 +168,7 @@ func redisFailover(e *env) {
 // inStep waits until a master counts so many copies.
 func (e *env) inStep(master *servers.Redis, copies int) {
 	e.t.Helper()
-	e.eventually(10*time.Second, "the copies are in step", func() bool {
+	e.eventually("the copies are in step", func() bool {
 		return strings.Count(fmt.Sprint(master.Do("INFO", "replication")), "state=online") == copies
 	})
 }
@@ -213,7 +213,7 @@ func splitBrain(e *env) {
 // status` says meanwhile.
 func (e *env) stands503(d time.Duration) string {
 	e.t.Helper()
-	e.eventually(15*time.Second, "every answer is 503", func() bool {
+	fleet.Eventually(e.t, 15*time.Second, "every answer is 503", func() bool {
 		last := e.load.Last(time.Second)
 		return last[503] > 0 && len(last) == 1
 	})
@@ -255,7 +255,7 @@ func redisWiped(e *env) {
 	e.load.Phase("accepted", 401, 422)
 	e.acceptLoss(status)
 	e.lost = true
-	e.eventually(30*time.Second, "callers are unknown", func() bool {
+	e.eventually("callers are unknown", func() bool {
 		last := e.load.Last(time.Second)
 		return last[401] > 0 && last[503] == 0
 	})
@@ -271,7 +271,7 @@ func redisWiped(e *env) {
 			e.replaceCredential(i)
 			continue
 		}
-		e.eventually(20*time.Second, c.Name+" enrols again", func() bool { return f.Ask(e.t, via, c, "enroll").Status == 200 })
+		e.eventually(c.Name+" enrols again", func() bool { return f.Ask(e.t, via, c, "enroll").Status == 200 })
 	}
 	f.Enrol(e.t, via, e.stopped) // its kill came back from custody
 	e.load.Phase("enrolled again", 401, 422)
@@ -297,7 +297,7 @@ func storeRolledBack(e *env) {
 	e.redis.Stop()
 	e.copyTree(e.redis.AppendOnlyDir(), kept)
 	e.redis.Start()
-	e.load.Settle(e.t, time.Now(), 40*time.Second)
+	e.load.Settle(e.t, time.Now(), fleet.Patience)
 	late := e.fleet.NewCredential(e.t, e.fleet.Replicas[0], "made-later")
 	e.fleet.MustPactctl(e.t, e.fleet.Replicas[0], "credentials", "revoke", late.ID, "--reason", "test")
 	e.redis.Stop()
@@ -387,7 +387,7 @@ func clockOff(e *env, off time.Duration) {
 		r.Start(e.t)
 	}
 	for _, r := range e.fleet.Replicas[:2] {
-		r.WaitReady(e.t, 30*time.Second)
+		r.WaitReady(e.t, fleet.Patience)
 	}
 	e.populate()
 	e.load = e.fleet.StartLoad(e.t, fleet.LoadOptions{Rate: *rate, Callers: e.callers, Audience: fleet.Audience})
@@ -395,8 +395,10 @@ func clockOff(e *env, off time.Duration) {
 	if err := e.fleet.Replicas[2].Ready(); err == nil {
 		e.t.Errorf("a replica whose clock is %v off says that it is ready", off)
 	}
-	signs := e.load.ByReplica(2)
-	if beyond := off > 20*time.Second; beyond == (signs[200] > 0) {
+	if beyond := off > 20*time.Second; !beyond {
+		// It may have begun only now: nobody waited until it was ready.
+		e.eventually(fmt.Sprintf("a replica whose clock is %v off signs", off), func() bool { return e.load.ByReplica(2)[200] > 0 })
+	} else if signs := e.load.ByReplica(2); signs[200] > 0 {
 		e.t.Errorf("a replica whose clock is %v off answers %v", off, signs)
 	}
 	e.load.Phase("killing")
@@ -405,7 +407,8 @@ func clockOff(e *env, off time.Duration) {
 	e.load.Stay(3 * time.Second)
 	e.load.Phase("lifted")
 	e.resume(e.fleet.Replicas[0])
-	e.eventually(20*time.Second, "the others sign", func() bool { return e.load.Last(time.Second)[200] > 20 })
+	// Since the lift, that is: nobody signs under the kill. Answers may take a while.
+	e.eventually("the others sign", func() bool { return e.load.Last(3 * time.Second)[200] > 20 })
 }
 
 func killedInRotation(e *env) {
@@ -422,7 +425,7 @@ func killedInRotation(e *env) {
 	for n := range rounds {
 		victim := e.fleet.Replicas[n%3]
 		kids := len(e.load.KIDs())
-		e.eventually(20*time.Second, "the next key signs", func() bool { return len(e.load.KIDs()) > kids })
+		e.eventually("the next key signs", func() bool { return len(e.load.KIDs()) > kids })
 		// The key after it is being made and published now.
 		victim.Kill()
 		e.load.Stay(time.Second)
@@ -430,7 +433,7 @@ func killedInRotation(e *env) {
 	}
 	e.load.Phase("left alone")
 	kids := len(e.load.KIDs())
-	e.eventually(30*time.Second, "keys rotate on", func() bool { return len(e.load.KIDs()) > kids })
+	e.eventually("keys rotate on", func() bool { return len(e.load.KIDs()) > kids })
 	e.recover(time.Now())
 }
 
@@ -467,7 +470,7 @@ func killUnderLoad(e *env) {
 	}
 }
 
-func (e *env) eventually(within time.Duration, what string, ok func() bool) {
+func (e *env) eventually(what string, ok func() bool) {
 	e.t.Helper()
-	fleet.Eventually(e.t, within, what, ok)
+	fleet.Eventually(e.t, fleet.Patience, what, ok)
 }

@@ -67,6 +67,9 @@ type Fleet struct {
 	tokenHash string
 }
 
+// Patience is how long a test waits for what comes by itself, on a busy machine.
+const Patience = time.Minute
+
 // slack is what a busy machine may add to a deadline.
 const slack = 3 * time.Second
 
@@ -78,7 +81,7 @@ func Start(t T, o Options) *Fleet {
 		f.Replicas[i].Start(t)
 	}
 	for _, r := range f.Replicas {
-		r.WaitReady(t, 30*time.Second)
+		r.WaitReady(t, Patience)
 	}
 	return f
 }

@@ -320,7 +320,7 @@ func (l *Load) Kill(t T, via *Replica, line func(string)) Kill {
 	n := l.thrown(time.Now())
 	var k Kill
 	var err error
-	Eventually(t, 20*time.Second, "a kill", func() bool { // an operator who is told to try again does
+	Eventually(t, Patience, "a kill", func() bool { // an operator who is told to try again does
 		k, err = l.fleet.ThrowKill(via, line, "--all")
 		if err != nil {
 			t.Logf("%v", err)

@@ -68,17 +68,20 @@ func (r *Replica) Start(t T) {
 			}
 		})
 	}
-	Eventually(t, 20*time.Second, fmt.Sprintf("replica %d listens", r.Index), func() bool {
+	Eventually(t, Patience, fmt.Sprintf("replica %d listens", r.Index), func() bool {
 		select {
 		case <-exited:
 			t.Fatalf("replica %d ended:\n%s", r.Index, r.Log(40))
 		default:
 		}
-		conn, err := net.DialTimeout("tcp", r.Public, time.Second)
-		if err == nil {
+		for _, address := range []string{r.Public, r.GRPC} { // what the load uses
+			conn, err := net.DialTimeout("tcp", address, time.Second)
+			if err != nil {
+				return false
+			}
 			conn.Close()
 		}
-		return err == nil
+		return true
 	})
 	r.back()
 }
@@ -152,7 +155,7 @@ func (r *Replica) Away() bool { return r.wasAway(time.Now(), time.Now()) }
 
 // Ready asks /readyz, and returns why it is not ready.
 func (r *Replica) Ready() error {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), Patience/4)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+r.Ops+"/readyz", nil)
 	if err != nil {

@@ -77,7 +77,7 @@ func start(b *bench, s setup) *world {
 	}
 	backend := fleet.Settings{}
 	if s.Store == "redis" {
-		w.redis = servers.StartRedis(b, servers.RedisOptions{})
+		w.redis = servers.StartRedis(b, servers.RedisOptions{Args: []string{"--appendfsync", "everysec"}}) // as in production
 		backend = backend.With(fleet.OnRedis(w.redis.Addr(), 0))
 	}
 	if s.Custody != "local" {

@@ -51,7 +51,7 @@ until VAULT_ADDR=http://127.0.0.1:8200 vault status > status.log; do sleep 1; do
 mkdir old; mv role-id secret-id admin-token old
 `+prepare+`
 until vault kv list secret/pact-signer/documents | grep kill-switch; do sleep 1; done
-curl -s http://127.0.0.1:8790/readyz
+until curl -s http://127.0.0.1:8790/readyz | grep "the deployment's record is gone from custody"; do sleep 1; done
 curl -s http://127.0.0.1:8787/pact/sign -H "Authorization: Bearer $CREDENTIAL" -H 'Content-Type: application/json' \
   -d '{"audience": "aud-7f3a", "nonce": "3"}'
 kill ${running[2]} ${running[3]}; wait ${running[2]} ${running[3]} || true
@@ -70,7 +70,7 @@ curl -sf http://127.0.0.1:8787/pact/sign -H "Authorization: Bearer $CREDENTIAL" 
 `)
 	meanwhile, afterwards, _ := strings.Cut(out, "AFTERWARDS")
 	if !strings.Contains(meanwhile, "the deployment's record is gone from custody") {
-		t.Errorf("on an empty Vault it was ready:\n%s", meanwhile)
+		t.Errorf("on an empty Vault it did not say so:\n%s", meanwhile)
 	}
 	if !strings.Contains(afterwards, "stolen since") {
 		t.Errorf("what was stopped is not any more:\n%s", afterwards)

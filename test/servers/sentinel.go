@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -116,17 +115,23 @@ func (s *Sentinels) Resume() {
 }
 
 func (s *Sentinels) master(i int) (map[string]string, error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.t.Context()), 2*time.Second)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.t.Context()), startTimeout)
 	defer cancel()
-	c := redis.NewSentinelClient(&redis.Options{Addr: s.addrs[i], MaxRetries: -1, PoolSize: 1})
+	c := redis.NewSentinelClient(s.options(i))
 	defer c.Close()
 	return c.Master(ctx, MasterName).Result()
 }
 
 func (s *Sentinels) do(i int, args ...any) *redis.Cmd {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.t.Context()), 2*time.Second)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.t.Context()), startTimeout)
 	defer cancel()
-	c := redis.NewClient(&redis.Options{Addr: s.addrs[i], MaxRetries: -1, PoolSize: 1})
+	c := redis.NewClient(s.options(i))
 	defer c.Close()
 	return c.Do(ctx, args...)
+}
+
+// options reach a Sentinel. What was asked is waited for: a failover that is asked for
+// once more is a second one.
+func (s *Sentinels) options(i int) *redis.Options {
+	return &redis.Options{Addr: s.addrs[i], MaxRetries: -1, PoolSize: 1, DialTimeout: startTimeout, ReadTimeout: startTimeout, WriteTimeout: startTimeout}
 }

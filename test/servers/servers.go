@@ -163,12 +163,14 @@ func (l *tail) String() string {
 	return l.buf.String()
 }
 
-// handed are the ports given out by this process, so that none is given twice
-// before its server listens.
-var handed = struct {
+// handed marks the ports that were given out, so that none is given twice before its
+// server listens, or while that is down: not by this process, nor by those of other
+// packages' tests, which run at the same time. A port's mark is the UDP port of the same
+// number, which ends with the process.
+var handed struct {
 	sync.Mutex
-	ports map[int]bool
-}{ports: map[int]bool{}}
+	marks []net.PacketConn
+}
 
 // The ports that FreePort draws from. They, and those that far above them that a
 // Cluster's bus takes, are below the ones that a system gives to whoever asks for any:
@@ -184,19 +186,40 @@ func FreePort(t T, room int) int {
 	var err error
 	for range 200 {
 		port := firstPort + rand.IntN(ports)
-		if handed.ports[port] {
-			continue
+		numbers := []int{port}
+		if room > 0 {
+			numbers = append(numbers, port+room)
 		}
-		if err = listenable(port); err == nil && room > 0 {
-			err = listenable(port + room)
-		}
-		if err == nil {
-			handed.ports[port] = true
+		var marks []net.PacketConn
+		if marks, err = take(numbers); err == nil {
+			handed.marks = append(handed.marks, marks...)
 			return port
 		}
 	}
 	t.Fatalf("servers: no free port: %v", err)
 	return 0
+}
+
+// take marks ports that nobody has marked, nor listens on.
+func take(numbers []int) (marks []net.PacketConn, err error) {
+	defer func() {
+		if err != nil {
+			for _, mark := range marks {
+				mark.Close()
+			}
+		}
+	}()
+	for _, n := range numbers {
+		mark, err := net.ListenPacket("udp", fmt.Sprintf("127.0.0.1:%d", n))
+		if err != nil {
+			return marks, err
+		}
+		marks = append(marks, mark)
+		if err := listenable(n); err != nil {
+			return marks, err
+		}
+	}
+	return marks, nil
 }
 
 func listenable(port int) error {

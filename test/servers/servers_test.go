@@ -1,6 +1,9 @@
 package servers_test
 
 import (
+	"context"
+	"fmt"
+	"net"
 	"testing"
 	"time"
 
@@ -90,26 +93,44 @@ func TestVaultTLS(t *testing.T) {
 func TestProxy(t *testing.T) {
 	r := servers.StartRedis(t, servers.RedisOptions{})
 	p := servers.NewProxy(t, r.Addr())
-	c := redis.NewClient(&redis.Options{Addr: p.Addr(), MaxRetries: -1, ReadTimeout: 200 * time.Millisecond, DialTimeout: 200 * time.Millisecond})
+	c := redis.NewClient(&redis.Options{
+		Addr: p.Addr(), MaxRetries: -1, ContextTimeoutEnabled: true, DialTimeout: time.Minute, ReadTimeout: time.Minute, WriteTimeout: time.Minute,
+	})
 	defer c.Close()
-	ping := func() error { return c.Ping(t.Context()).Err() }
-	if err := ping(); err != nil {
+	ping := func(within time.Duration) error {
+		ctx, cancel := context.WithTimeout(t.Context(), within)
+		defer cancel()
+		return c.Ping(ctx).Err()
+	}
+	if err := ping(time.Minute); err != nil {
 		t.Fatal(err)
 	}
 	p.Cut()
-	if ping() == nil {
+	if ping(time.Minute) == nil {
 		t.Error("a cut connection answers")
 	}
 	p.Heal()
-	if err := ping(); err != nil {
+	if err := ping(time.Minute); err != nil {
 		t.Errorf("healed: %v", err)
 	}
 	p.Hang()
-	if ping() == nil {
+	if ping(200*time.Millisecond) == nil {
 		t.Error("a hung connection answers")
 	}
 	p.Heal()
-	if err := ping(); err != nil {
+	if err := ping(time.Minute); err != nil {
 		t.Errorf("healed again: %v", err)
+	}
+}
+
+// A port that was given out is not given again, to another process neither, though
+// nobody listens there; nor is the one above it that was asked for with it.
+func TestFreePortIsKept(t *testing.T) {
+	port := servers.FreePort(t, 1)
+	for _, n := range []int{port, port + 1} {
+		if l, err := net.ListenPacket("udp", fmt.Sprintf("127.0.0.1:%d", n)); err == nil {
+			l.Close()
+			t.Errorf("port %d is not marked", n)
+		}
 	}
 }

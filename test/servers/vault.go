@@ -102,7 +102,7 @@ func (v *Vault) CAFile() string {
 func (v *Vault) Client() *api.Client {
 	v.t.Helper()
 	cfg := api.DefaultConfig()
-	cfg.Address, cfg.Timeout, cfg.MaxRetries = v.Addr, 10*time.Second, 0
+	cfg.Address, cfg.Timeout, cfg.MaxRetries = v.Addr, 3*time.Minute, 0 // Vault may take long to make an RSA key of 4096 bits
 	if v.pki != nil {
 		if err := cfg.ConfigureTLS(&api.TLSConfig{CACert: v.pki.ca}); err != nil {
 			v.t.Fatalf("servers: %v", err)
@@ -131,7 +131,7 @@ func (v *Vault) Seal() {
 func (v *Vault) Unseal() {
 	v.t.Helper()
 	v.p.await(func() error {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(v.t.Context()), 5*time.Second)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(v.t.Context()), startTimeout)
 		defer cancel()
 		status, err := v.Client().Sys().UnsealWithContext(ctx, v.key)
 		if err == nil && status.Sealed {

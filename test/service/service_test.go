@@ -125,7 +125,7 @@ const (
 const timeScale = 10
 
 // patience is more than anything here takes.
-const patience = time.Minute
+const patience = 3 * time.Minute
 
 // world is a business, and a person with an agent's profile that is enrolled at the
 // signer.

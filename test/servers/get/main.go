@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/gofrs/flock"
 
@@ -127,14 +128,40 @@ func install(name, needed string, packages ...string) error {
 	if err != nil || os.Geteuid() != 0 {
 		return fmt.Errorf("no %s, and only root on a system with apt-get can install it here: install %s (packages %s)", name, needed, strings.Join(packages, ", "))
 	}
-	for _, args := range [][]string{{"update", "-q"}, append([]string{"install", "-qy", "--no-install-recommends"}, packages...)} {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return err
+	}
+	lock := flock.New(filepath.Join(cache, "pactsigner", "packages.lock")) // programs made the folder
+	if err := lock.Lock(); err != nil {
+		return err
+	}
+	defer lock.Unlock()
+	run := func(args ...string) error {
 		cmd := exec.Command(apt, args...)
 		// The tests start their own: the system's need not run.
 		cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "RUNLEVEL=1")
 		cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 		if err := cmd.Run(); err != nil {
-			return fmt.Errorf("install %s: apt-get %s: %w", name, args[0], err)
+			return fmt.Errorf("install %s: apt-get %s: %w", name, strings.Join(args, " "), err)
 		}
+		return nil
 	}
-	return nil
+	// The system may be at its packages by itself, as after it has started. An
+	// installation waits for that when told to, an update of the lists does not.
+	err = run("update", "-q")
+	for tries := 1; err != nil && tries < updateTries; tries++ {
+		time.Sleep(updatePause)
+		err = run("update", "-q")
+	}
+	if err != nil {
+		return err
+	}
+	return run(append([]string{"install", "-qy", "--no-install-recommends", "-o", "DPkg::Lock::Timeout=600", "-o", "Acquire::Retries=3"}, packages...)...)
 }
+
+// How often the lists of packages are asked for until they come, and how far apart.
+const (
+	updateTries = 12
+	updatePause = 10 * time.Second
+)
