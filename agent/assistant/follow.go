@@ -51,10 +51,20 @@ func (s *Server) followSignIn(ctx context.Context, c agent.Caller, id string) (o
 	if err != nil {
 		return outcome{}, told(err)
 	}
+	var of *agent.ApprovalView
 	for _, v := range approvals {
-		if v.Authorization == id {
-			return s.followApproval(ctx, c, v)
+		if v.Authorization != id {
+			continue
 		}
+		if v, err = s.latest(ctx, c, v); err != nil {
+			return outcome{}, err
+		}
+		if of == nil || comesOf(v) > comesOf(*of) {
+			of = &v
+		}
+	}
+	if of != nil {
+		return s.followApproval(ctx, c, *of)
 	}
 	o := outcome{Status: statusWaiting, Reason: z.Reason, Business: z.Business, SignIn: signInOf(*z), Next: agent.SettledText(z.State, z.Reason)}
 	switch z.State { // of AuthorizationView
@@ -66,6 +76,12 @@ func (s *Server) followSignIn(ctx context.Context, c agent.Caller, id string) (o
 		o.Status = z.State
 	}
 	return o, nil
+}
+
+// comesOf ranks approvals of one sign-in, of which one is told: what was sent before
+// what may be, and that before what nothing comes of any more.
+func comesOf(v agent.ApprovalView) int {
+	return slices.Index([]string{agent.ApprovalPending, agent.ApprovalApproved, agent.ApprovalSent}, v.State)
 }
 
 // signIn is the newest sign-in of a kind; nil if there is none.
@@ -81,18 +97,9 @@ func (s *Server) signIn(ctx context.Context, c agent.Caller, is func(agent.Autho
 // it, if one did, and by the approval that took its place, if one did, for the business
 // wanted more or something has changed.
 func (s *Server) followApproval(ctx context.Context, c agent.Caller, v agent.ApprovalView) (outcome, error) {
-	for range maxChain {
-		if v.Next == "" {
-			break
-		}
-		next, err := s.cfg.Agent.Approval(ctx, c, v.Next)
-		if errors.Is(err, agent.ErrNotFound) { // the oldest are not kept
-			break
-		}
-		if err != nil {
-			return outcome{}, told(err)
-		}
-		v = next
+	v, err := s.latest(ctx, c, v)
+	if err != nil {
+		return outcome{}, err
 	}
 	if v.State == agent.ApprovalSent && v.Conversation != "" && v.SentMessage != "" {
 		conversation, err := s.cfg.Agent.Conversation(ctx, c, v.Conversation)
@@ -116,6 +123,24 @@ func (s *Server) followApproval(ctx context.Context, c agent.Caller, v agent.App
 		}
 	}
 	return o.of(v), nil
+}
+
+// latest is the approval that has taken the place of another at last, or that itself.
+func (s *Server) latest(ctx context.Context, c agent.Caller, v agent.ApprovalView) (agent.ApprovalView, error) {
+	for range maxChain {
+		if v.Next == "" {
+			break
+		}
+		next, err := s.cfg.Agent.Approval(ctx, c, v.Next)
+		if errors.Is(err, agent.ErrNotFound) { // the oldest are not kept
+			break
+		}
+		if err != nil {
+			return v, told(err)
+		}
+		v = next
+	}
+	return v, nil
 }
 
 // followConversation tells what came of the last thing in a conversation: a message,

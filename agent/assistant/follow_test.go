@@ -45,6 +45,9 @@ func TestFollowUpTellsTheLast(t *testing.T) {
 			f.signIns = append(f.signIns, agent.AuthorizationView{ID: id, State: state, Business: bizID, Actor: actor})
 		}
 	}
+	waits := func(id, state, message string) world { // for the sign-in z-1
+		return approval(id, state, func(v *agent.ApprovalView) { v.Authorization, v.SentMessage = "z-1", message })
+	}
 	talk := func(state string) world { return func(f *fake) { f.talk.State = state } }
 	earlier := func(v *agent.ApprovalView) { v.SentBefore, v.Created = time.Unix(1, 0), time.Unix(9, 0) }
 	for name, test := range map[string]struct {
@@ -72,6 +75,10 @@ func TestFollowUpTellsTheLast(t *testing.T) {
 		"it goes out in other form":  {[]world{approval("a-1", agent.ApprovalSent, used("m-1")), message("m-1", "superseded", 1)}, "a-1", "waiting", "ask the owner before you request it again", "given up"},
 		"held back":                  {[]world{approval("a-1", agent.ApprovalFailed, func(v *agent.ApprovalView) { v.Reason = agent.ReasonUnresolved })}, "a-1", "failed", "reconcile asks", "Request it again"},
 		"it goes on by its sign-in":  {[]world{signIn("z-1", "granted", ""), approval("a-1", agent.ApprovalSent, func(v *agent.ApprovalView) { v.SentMessage, v.Authorization = "m-1", "z-1" }), message("m-1", "replied", 1)}, "z-1", "replied", "The business answered", "Go on"},
+		"one of its two was denied":  {[]world{signIn("z-1", "granted", ""), waits("a-9", agent.ApprovalDenied, ""), waits("a-1", agent.ApprovalSent, "m-1"), message("m-1", "replied", 1)}, "z-1", "replied", "The business answered", "Nothing"},
+		"one of its two was sent":    {[]world{signIn("z-1", "granted", ""), waits("a-9", agent.ApprovalPending, ""), waits("a-1", agent.ApprovalSent, "m-1"), message("m-1", "outcome_unknown", 1)}, "z-1", "outcome_unknown", "Do not repeat it", "Nothing"},
+		"one of its two still waits": {[]world{signIn("z-1", "granted", ""), waits("a-9", agent.ApprovalFailed, ""), waits("a-1", agent.ApprovalApproved, "")}, "z-1", "waiting", "follow_up with id a-1", "Request it again"},
+		"both were denied":           {[]world{signIn("z-1", "granted", ""), waits("a-9", agent.ApprovalDenied, ""), waits("a-1", agent.ApprovalDenied, "")}, "z-1", "denied", "unless the owner asks", "Request it again"},
 		"a sign-in by itself":        {[]world{signIn("z-1", "pending", "")}, "z-1", "needs_user_action", "authorization wait z-1", "same call again"},
 		"the talk: what waits":       {[]world{stepped, message("m-1", "auth_required", 1), approval("a-2", agent.ApprovalPending, func(v *agent.ApprovalView) { v.Created = time.Unix(2, 0) })}, convID, "local_approval_required", "approvals approve a-2", "sign in at"},
 		"the talk: nothing sent yet": {[]world{talk("awaiting_local_authority"), approval("a-1", agent.ApprovalPending, nil)}, convID, "local_approval_required", "approvals approve a-1", "under way"},
