@@ -143,9 +143,13 @@ var secretTexts = []*regexp.Regexp{
 	regexp.MustCompile(`(?i)((?:device_code|user_code|refresh_token|access_token|id_token|assertion)(?:=|%(?:25)*3d))[^\s&"'<>]+`),
 	regexp.MustCompile(`(?i)([?&]code=)[^\s&"'<>]+`),
 	regexp.MustCompile(`\b_*(?:dc|rt|at)_[A-Za-z0-9_-]{12,}`),
+	ownToken,
 	// JSON in a text, by RD-1's keys.
 	regexp.MustCompile(`(?i)("(?:authorization|x-a2a-user-delegation|(?:access_|refresh_|id_)?token|(?:access|refresh|id)Token|device_?code|user_?code|verification_?uri_?complete|assertion|jws|credential|privateJwk|password|secret)"\s*:\s*)"(?:[^"\\]|\\.)*"`),
 }
+
+// ownToken is a token of a running agent or of a signer, which RD-2 does not name.
+var ownToken = regexp.MustCompile(`\b_*pact_(?:agent|admin|cred|enroll)_[A-Za-z0-9_-]{12,}`)
 
 // bearerValue is a value after "bearer", of a length that tokens have.
 var bearerValue = regexp.MustCompile(`(?i)\bbearer\s+[^\s"',;]{8,}`)

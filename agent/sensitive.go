@@ -16,6 +16,7 @@ var sensitiveTexts = []struct {
 	{"an AWS access key", regexp.MustCompile(`(?:^|[^A-Za-z0-9])AKIA[0-9A-Z]{16}`)},
 	{"a GitHub token", regexp.MustCompile(`gh[A-Za-z]_[A-Za-z0-9]{30,}`)},
 	{"a Slack token", regexp.MustCompile(`xox[A-Za-z]-`)},
+	{"a PACT token", ownToken},
 	{"a password", regexp.MustCompile(`(?i)(?:password|passcode|pwd)["']?\s*[:=]\s*\S`)},
 }
 

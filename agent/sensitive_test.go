@@ -95,6 +95,8 @@ func TestSensitive(t *testing.T) {
 		"state=x&code=1234":                        true,
 		"discount_code=SAVE10":                     false,
 		"user_code=ABCD-EFGH":                      true,
+		"use pact_admin_" + n("A", 52):             true,
+		"the pact_agent_v1 package":                false,
 		"rt_" + n("a", 12):                         true,
 		"rt_" + n("a", 11):                         false,
 		"start_" + n("a", 12):                      false,
