@@ -76,9 +76,7 @@ func (c *Client) Businesses(ctx context.Context, who agent.Caller) ([]agent.Busi
 
 // Discover is [agent.Agent.Discover].
 func (c *Client) Discover(ctx context.Context, who agent.Caller, req agent.DiscoverRequest) (agent.BusinessView, error) {
-	return fetch[agent.BusinessView](ctx, c, who, rpc.DiscoverBusiness, &agentv1.DiscoverBusinessRequest{
-		Domain: req.Domain, CardUrl: req.CardURL, Refresh: req.Refresh,
-	})
+	return fetch[agent.BusinessView](ctx, c, who, rpc.DiscoverBusiness, discoverRequest(req))
 }
 
 // Conversations is [agent.Agent.Conversations].

@@ -87,9 +87,21 @@ func TestLinkIsNotAskedFor(t *testing.T) {
 }
 
 // TestLateYes (AP-1): what is answered once a question has ended is no answer: it was
-// decided elsewhere, or whoever is asked has left, and nothing of it reaches the agent.
+// decided elsewhere, or nobody did in time, or whoever is asked has left, and nothing of it reaches the agent.
 func TestLateYes(t *testing.T) {
-	for name, leaves := range map[string]bool{"decided elsewhere": false, "interrupted": true} {
+	expired := &agentv1.OperationUpdate{Update: &agentv1.OperationUpdate_Result{Result: &agentv1.Result{
+		Status: string(agent.StatusExpired), Reason: string(agent.ReasonApprovalExpired),
+	}}}
+	for name, ends := range map[string]struct {
+		leaves  bool
+		result  *agentv1.OperationUpdate
+		status  agent.Status
+		decided bool
+	}{
+		"decided elsewhere": {false, resultOf("replied"), agent.StatusReplied, true},
+		"decided by nobody": {false, expired, agent.StatusExpired, false},
+		"interrupted":       {true, nil, agent.StatusApprovalRequired, false},
+	} {
 		for _, yes := range []bool{true, false} {
 			asked := make(chan struct{})
 			ctx, interrupt := context.WithCancel(t.Context())
@@ -102,12 +114,12 @@ func TestLateYes(t *testing.T) {
 					return err
 				}
 				<-asked
-				if leaves {
+				if ends.leaves {
 					interrupt()
 					<-ss.Context().Done()
 					return ss.Context().Err()
 				}
-				return ss.Send(resultOf("replied"))
+				return ss.Send(ends.result)
 			}}}
 			c := dialPeer(t, p)
 			who := surfaceCaller
@@ -120,10 +132,10 @@ func TestLateYes(t *testing.T) {
 				return yes, nil
 			}
 			r, err := c.Send(ctx, who, agent.SendRequest{})
-			if want := map[bool]agent.Status{true: agent.StatusApprovalRequired, false: agent.StatusReplied}[leaves]; err != nil || r.Status != want {
+			if err != nil || r.Status != ends.status {
 				t.Errorf("%s: %+v, %v", name, r, err)
 			}
-			if errors.Is(cause, agent.ErrDecided) == leaves {
+			if errors.Is(cause, agent.ErrDecided) != ends.decided {
 				t.Errorf("%s: the question ended for %v", name, cause)
 			}
 			// What was sent before is there before this is.

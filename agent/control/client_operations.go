@@ -21,28 +21,25 @@ import (
 
 // Send is [agent.Agent.Send].
 func (c *Client) Send(ctx context.Context, who agent.Caller, req agent.SendRequest) (agent.Result, error) {
-	approval, signIn := c.staysFor(who)
-	return c.operate(ctx, who, agentv1.AgentService_SendMessage_FullMethodName, &agentv1.SendMessageRequest{
-		Business: req.Business, Message: req.Message, Effect: req.Effect, Scopes: req.Scopes, Conversation: req.Conversation,
-		Confirmed: who.Confirmed && who.Task == nil, WaitForApproval: approval, WaitForSignIn: signIn,
-	})
+	m := sendRequest(req)
+	m.Confirmed = who.Confirmed && who.Task == nil
+	m.WaitForApproval, m.WaitForSignIn = c.staysFor(who)
+	return c.operate(ctx, who, agentv1.AgentService_SendMessage_FullMethodName, m)
 }
 
 // Reconcile is [agent.Agent.Reconcile].
 func (c *Client) Reconcile(ctx context.Context, who agent.Caller, req agent.ReconcileRequest) (agent.Result, error) {
-	approval, signIn := c.staysFor(who)
-	return c.operate(ctx, who, agentv1.AgentService_Reconcile_FullMethodName, &agentv1.ReconcileRequest{
-		Business: req.Business, Conversation: req.Conversation,
-		Confirmed: who.Confirmed && who.Task == nil, WaitForApproval: approval, WaitForSignIn: signIn,
-	})
+	m := reconcileRequest(req)
+	m.Confirmed = who.Confirmed && who.Task == nil
+	m.WaitForApproval, m.WaitForSignIn = c.staysFor(who)
+	return c.operate(ctx, who, agentv1.AgentService_Reconcile_FullMethodName, m)
 }
 
 // Authorize is [agent.Agent.Authorize].
 func (c *Client) Authorize(ctx context.Context, who agent.Caller, req agent.AuthorizeRequest) (agent.Result, error) {
-	_, signIn := c.staysFor(who)
-	return c.operate(ctx, who, agentv1.AgentService_StartAuthorization_FullMethodName, &agentv1.StartAuthorizationRequest{
-		Business: req.Business, Scopes: req.Scopes, Purpose: req.Purpose, WaitForSignIn: signIn,
-	})
+	m := authorizeRequest(req)
+	_, m.WaitForSignIn = c.staysFor(who)
+	return c.operate(ctx, who, agentv1.AgentService_StartAuthorization_FullMethodName, m)
 }
 
 // Decide is [agent.Agent.Decide]. That the owner decided in a dialog is kept of the
@@ -231,8 +228,11 @@ func (o *operation) run(ctx context.Context) (agent.Result, error) {
 		}
 		o.heard = true
 		cause := agent.ErrDecided // it goes on: whoever was asked, the answer is there
-		if u.GetResult().GetStatus() == string(agent.StatusApprovalRequired) {
+		switch r := u.GetResult(); {
+		case r.GetStatus() == string(agent.StatusApprovalRequired):
 			cause = agent.ErrStopping // nobody decided
+		case r.GetReason() == string(agent.ReasonApprovalExpired):
+			cause = context.DeadlineExceeded // nor in time
 		}
 		o.question.end(cause)
 		o.question = nil

@@ -2,6 +2,7 @@ package control
 
 import (
 	"fmt"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -484,6 +485,9 @@ func TestWireIsStrict(t *testing.T) {
 		"a text of a list":            {"SendMessage", append(send, text(4, "\xff")...), "scopes"},
 		"an id that is no text":       {"GetReceipt", text(1, "r-\xff"), "id"},
 		"larger than any":             {"SendMessage", append(send, text(4, strings.Repeat("x", maxBody))...), "body"},
+		"a number beyond its bits":    {"ListBusinesses", []byte{8, 0x81, 0x80, 0x80, 0x80, 0x10}, "page_size"},
+		"a number below them":         {"ListBusinesses", protowire.AppendVarint([]byte{8}, uint64(1)<<63), "page_size"},
+		"a negative number":           {"ListBusinesses", protowire.AppendVarint([]byte{8}, uint64(math.MaxUint64)), "page_size"},
 		"a method that says it twice": {"StartAuthorization", append(append(text(1, "b"), text(2, "s")...), text(1, "b")...), "business"},
 	} {
 		var answer []byte

@@ -95,6 +95,11 @@ func checkFields(desc protoreflect.MessageDescriptor, within string, body []byte
 			return invalid(within+string(f.Name()), "is there twice")
 		}
 		seen[num] = true
+		if f.Kind() == protoreflect.Int32Kind && typ == protowire.VarintType {
+			if v, _ := protowire.ConsumeVarint(value); int64(v) != int64(int32(v)) { // which protobuf would cut
+				return invalid(within+string(f.Name()), "is beyond 32 bits")
+			}
+		}
 		if typ != protowire.BytesType {
 			continue
 		}

@@ -247,6 +247,28 @@ func (s *transcript) act(faults func(...string)) {
 	script(0, append(change("LK 204"), "--yes")...)
 	script(1, "receipts", "verify")
 
+	// What is refused for what it holds (CP-3).
+	long, many := strings.Repeat("x", 201), strings.Split(strings.Repeat("--scope a ", 21), " ")
+	for _, line := range [][]string{
+		{"send", "--business", air, "--message", " "},
+		{"send", "--business", air, "--message", "gr\xfc\xdfe"},
+		{"send", "--business", air, "--message", "Hello?", "--scope", "a b"},
+		{"send", "--business", air, "--message", "Hello?", "--scope", long},
+		{"send", "--business", air, "--message", "Hello?", "--conversation", long},
+		append([]string{"send", "--business", air, "--message", "Hello?"}, many[:42]...),
+		append([]string{"authorize", air}, many[:42]...),
+		{"authorize", air, "--scope", "a b"},
+		{"authorize", long, "--scope", "a"},
+		{"send", "--business", long, "--message", "Hello?"},
+		{"send", "--business", "nobody", "--message", ""},
+		{"reconcile", "--business", long},
+		{"discover", "https://air.example/" + strings.Repeat("x", 2048)},
+	} {
+		for _, format := range []string{"text", "json"} {
+			script(1, append(slices.Clone(line), "-o", format)...)
+		}
+	}
+
 	grant := s.member("grants.0.id", 0, false, "grants")
 	script(3, "disconnect", grant)
 	person(0, "disconnect", grant)

@@ -83,6 +83,9 @@ func (p *profile) openRunning(ctx context.Context, dir string) (*opened, error) 
 	if err != nil || target == "" {
 		return nil, err
 	}
+	if err := p.keepPrivate(dir, false); err != nil {
+		return nil, err
+	}
 	o, err := p.openThere(ctx, place{target: target})
 	if err != nil {
 		if target, again := runningAt(dir); again == nil && target == "" { // it has just ended
@@ -102,7 +105,11 @@ func (p *profile) with(ctx context.Context, work func(context.Context, personal,
 	defer func() { err = errors.Join(err, o.close()) }()
 	p.waiting = newWaiting(p.app)
 	defer p.waiting.close()
-	err = refused(work(ctx, o.agent, o.caller))
+	ag := o.agent
+	if o.local != nil {
+		ag = control.Checked{Agent: o.local}
+	}
+	err = refused(work(ctx, ag, o.caller))
 	if id := or(p.signIn, p.waitFor); err != nil && ctx.Err() != nil && id != "" { // the text stays, the kind "interrupted" would hide it
 		return fmt.Errorf("%s: %s", or(p.stopped, "stopped waiting; go on with"), or(p.goOn, "pactctl authorization wait "+id))
 	}

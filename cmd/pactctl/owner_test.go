@@ -374,3 +374,17 @@ func TestReadLines(t *testing.T) {
 		}
 	}
 }
+
+// A profile's folder is held private too while the agent runs in another process.
+func TestFolderOfARunningAgent(t *testing.T) {
+	b := newBench(t)
+	b.json(false, 0, "status")
+	b.serve()
+	if err := os.Chmod(b.profile, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	code, _, stderr := b.run(false, "", "grants")
+	if info, err := os.Stat(b.profile); code != 0 || err != nil || info.Mode().Perm() != 0o700 || !strings.Contains(stderr, "had mode 0755") {
+		t.Errorf("exit %d, %v, %s", code, info.Mode(), stderr)
+	}
+}

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pactsigner/pactsigner/agent"
+	"github.com/pactsigner/pactsigner/agent/control"
 	"github.com/pactsigner/pactsigner/jwks"
 )
 
@@ -406,7 +407,7 @@ The file is of mode 0600: it names you as the business knows you.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			p.here = true // CP-4: a running agent gives no signed receipt away
 			return p.with(cmd.Context(), func(ctx context.Context, ag personal, c agent.Caller) error {
-				local, ok := ag.(*agent.Agent)
+				local, ok := ag.(control.Checked)
 				if !ok {
 					return errors.New("a signed receipt leaves the profile on its own machine only: run this there, without --remote")
 				}
