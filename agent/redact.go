@@ -149,7 +149,7 @@ var secretTexts = []*regexp.Regexp{
 }
 
 // ownToken is a token of a running agent or of a signer, which RD-2 does not name.
-var ownToken = regexp.MustCompile(`\b_*pact_(?:agent|admin|cred|enroll)_[A-Za-z0-9_-]{12,}`)
+var ownToken = regexp.MustCompile(`\b_*pact_(?:agent|admin|cred|enroll)_[A-Z2-7]{16,}[A-Za-z0-9]*`)
 
 // bearerValue is a value after "bearer", of a length that tokens have.
 var bearerValue = regexp.MustCompile(`(?i)\bbearer\s+[^\s"',;]{8,}`)

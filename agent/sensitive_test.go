@@ -96,7 +96,7 @@ func TestSensitive(t *testing.T) {
 		"discount_code=SAVE10":                     false,
 		"user_code=ABCD-EFGH":                      true,
 		"use pact_admin_" + n("A", 52):             true,
-		"the pact_agent_v1 package":                false,
+		"set pact_admin_configuration":             false,
 		"rt_" + n("a", 12):                         true,
 		"rt_" + n("a", 11):                         false,
 		"start_" + n("a", 12):                      false,

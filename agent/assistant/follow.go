@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -51,20 +52,23 @@ func (s *Server) followSignIn(ctx context.Context, c agent.Caller, id string) (o
 	if err != nil {
 		return outcome{}, told(err)
 	}
-	var of *agent.ApprovalView
-	for _, v := range approvals {
-		if v.Authorization != id {
-			continue
-		}
-		if v, err = s.latest(ctx, c, v); err != nil {
+	waited := slices.DeleteFunc(approvals, func(v agent.ApprovalView) bool { return v.Authorization != id })
+	own := func(v agent.ApprovalView) bool { return strings.HasSuffix(v.Task, c.Task.ID+" "+v.Business) }
+	if slices.ContainsFunc(waited, own) { // another assistant's are another matter
+		waited = slices.DeleteFunc(waited, func(v agent.ApprovalView) bool { return !own(v) })
+	}
+	var worst outcome
+	for i, v := range waited {
+		o, err := s.followApproval(ctx, c, v)
+		if err != nil {
 			return outcome{}, err
 		}
-		if of == nil || comesOf(v) > comesOf(*of) {
-			of = &v
+		if i == 0 || o.standing() > worst.standing() {
+			worst = o
 		}
 	}
-	if of != nil {
-		return s.followApproval(ctx, c, *of)
+	if len(waited) > 0 {
+		return worst, nil
 	}
 	o := outcome{Status: statusWaiting, Reason: z.Reason, Business: z.Business, SignIn: signInOf(*z), Next: agent.SettledText(z.State, z.Reason)}
 	switch z.State { // of AuthorizationView
@@ -78,10 +82,27 @@ func (s *Server) followSignIn(ctx context.Context, c agent.Caller, id string) (o
 	return o, nil
 }
 
-// comesOf ranks approvals of one sign-in, of which one is told: what was sent before
-// what may be, and that before what nothing comes of any more.
-func comesOf(v agent.ApprovalView) int {
-	return slices.Index([]string{agent.ApprovalPending, agent.ApprovalApproved, agent.ApprovalSent}, v.State)
+// standing orders what became of several approvals of one sign-in, of which one is told:
+// what may have been carried out, then what may still be, then what was. Only where all
+// else came to nothing may it be said that nothing was carried out.
+func (o outcome) standing() int {
+	switch o.Status {
+	case statusWaiting, string(agent.StatusNeedsUserAction):
+		return 4
+	case string(agent.StatusReplied):
+		return 3
+	case string(agent.StatusUnknown):
+		return 5
+	}
+	switch {
+	case o.before, o.Reason == agent.ReasonApprovalReplaced:
+		return 5
+	case o.Status == string(agent.StatusApprovalRequired):
+		return 2
+	case o.Status == string(agent.StatusFailed):
+		return 0
+	}
+	return 1
 }
 
 // signIn is the newest sign-in of a kind; nil if there is none.
@@ -97,9 +118,18 @@ func (s *Server) signIn(ctx context.Context, c agent.Caller, is func(agent.Autho
 // it, if one did, and by the approval that took its place, if one did, for the business
 // wanted more or something has changed.
 func (s *Server) followApproval(ctx context.Context, c agent.Caller, v agent.ApprovalView) (outcome, error) {
-	v, err := s.latest(ctx, c, v)
-	if err != nil {
-		return outcome{}, err
+	for range maxChain {
+		if v.Next == "" {
+			break
+		}
+		next, err := s.cfg.Agent.Approval(ctx, c, v.Next)
+		if errors.Is(err, agent.ErrNotFound) { // the oldest are not kept
+			break
+		}
+		if err != nil {
+			return outcome{}, told(err)
+		}
+		v = next
 	}
 	if v.State == agent.ApprovalSent && v.Conversation != "" && v.SentMessage != "" {
 		conversation, err := s.cfg.Agent.Conversation(ctx, c, v.Conversation)
@@ -123,24 +153,6 @@ func (s *Server) followApproval(ctx context.Context, c agent.Caller, v agent.App
 		}
 	}
 	return o.of(v), nil
-}
-
-// latest is the approval that has taken the place of another at last, or that itself.
-func (s *Server) latest(ctx context.Context, c agent.Caller, v agent.ApprovalView) (agent.ApprovalView, error) {
-	for range maxChain {
-		if v.Next == "" {
-			break
-		}
-		next, err := s.cfg.Agent.Approval(ctx, c, v.Next)
-		if errors.Is(err, agent.ErrNotFound) { // the oldest are not kept
-			break
-		}
-		if err != nil {
-			return v, told(err)
-		}
-		v = next
-	}
-	return v, nil
 }
 
 // followConversation tells what came of the last thing in a conversation: a message,

@@ -78,6 +78,18 @@ func TestFollowUpTellsTheLast(t *testing.T) {
 		"one of its two was denied":  {[]world{signIn("z-1", "granted", ""), waits("a-9", agent.ApprovalDenied, ""), waits("a-1", agent.ApprovalSent, "m-1"), message("m-1", "replied", 1)}, "z-1", "replied", "The business answered", "Nothing"},
 		"one of its two was sent":    {[]world{signIn("z-1", "granted", ""), waits("a-9", agent.ApprovalPending, ""), waits("a-1", agent.ApprovalSent, "m-1"), message("m-1", "outcome_unknown", 1)}, "z-1", "outcome_unknown", "Do not repeat it", "Nothing"},
 		"one of its two still waits": {[]world{signIn("z-1", "granted", ""), waits("a-9", agent.ApprovalFailed, ""), waits("a-1", agent.ApprovalApproved, "")}, "z-1", "waiting", "follow_up with id a-1", "Request it again"},
+		"an older one is not known":  {[]world{signIn("z-1", "granted", ""), waits("a-9", agent.ApprovalSent, "m-9"), message("m-9", "failed", 2), waits("a-1", agent.ApprovalSent, "m-1"), message("m-1", "outcome_unknown", 1)}, "z-1", "outcome_unknown", "Do not repeat it", "Request it again"},
+		"the newest is to be sent":   {[]world{signIn("z-1", "granted", ""), waits("a-9", agent.ApprovalApproved, ""), waits("a-1", agent.ApprovalSent, "m-1"), message("m-1", "failed", 1)}, "z-1", "waiting", "follow_up with id a-9", "Request it again"},
+		"the owner did one instead":  {[]world{signIn("z-1", "granted", ""), waits("a-9", agent.ApprovalFailed, ""), approval("a-1", agent.ApprovalWithdrawn, func(v *agent.ApprovalView) { v.Authorization, v.Reason = "z-1", agent.ReasonApprovalReplaced })}, "z-1", "cancelled", "may have been carried out", "Request it again"},
+		"one asked what became":      {[]world{signIn("z-1", "granted", ""), waits("a-9", agent.ApprovalDenied, ""), approval("a-1", agent.ApprovalFailed, func(v *agent.ApprovalView) { v.Authorization, v.SentBefore = "z-1", time.Unix(1, 0) })}, "z-1", "failed", "may have been carried out", "Request it again"},
+		"another assistant's": {[]world{signIn("z-1", "granted", ""),
+			approval("a-9", agent.ApprovalDenied, func(v *agent.ApprovalView) {
+				v.Authorization, v.Task = "z-1", "assistant:owner:assistant:test client "+bizID
+			}),
+			approval("a-1", agent.ApprovalSent, func(v *agent.ApprovalView) {
+				v.Authorization, v.Task, v.SentMessage = "z-1", "assistant:owner:assistant:other "+bizID, "m-1"
+			}),
+			message("m-1", "replied", 1)}, "z-1", "denied", "unless the owner asks", "The business answered"},
 		"both were denied":           {[]world{signIn("z-1", "granted", ""), waits("a-9", agent.ApprovalDenied, ""), waits("a-1", agent.ApprovalDenied, "")}, "z-1", "denied", "unless the owner asks", "Request it again"},
 		"a sign-in by itself":        {[]world{signIn("z-1", "pending", "")}, "z-1", "needs_user_action", "authorization wait z-1", "same call again"},
 		"the talk: what waits":       {[]world{stepped, message("m-1", "auth_required", 1), approval("a-2", agent.ApprovalPending, func(v *agent.ApprovalView) { v.Created = time.Unix(2, 0) })}, convID, "local_approval_required", "approvals approve a-2", "sign in at"},

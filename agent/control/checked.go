@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"strings"
 
 	"google.golang.org/protobuf/proto"
 
@@ -46,17 +47,33 @@ func (a Checked) Discover(ctx context.Context, who agent.Caller, req agent.Disco
 	return a.Agent.Discover(ctx, who, req)
 }
 
+// AddProvider is [agent.Agent.AddProvider].
+func (a Checked) AddProvider(ctx context.Context, who agent.Caller, origin, audience, label string) (agent.ProviderView, error) {
+	if err := checked(ctx, providerRequest(origin, audience, label)); err != nil {
+		return agent.ProviderView{}, err
+	}
+	return a.Agent.AddProvider(ctx, who, origin, audience, label)
+}
+
+// RemoveProvider is [agent.Agent.RemoveProvider].
+func (a Checked) RemoveProvider(ctx context.Context, who agent.Caller, origin string) error {
+	if err := checked(ctx, &agentv1.RemoveProviderRequest{Origin: origin}); err != nil {
+		return err
+	}
+	return a.Agent.RemoveProvider(ctx, who, origin)
+}
+
 func checked(ctx context.Context, req proto.Message) error {
 	err := checkUTF8(req)
 	if err == nil {
 		err = checkRequest(req)
 	}
-	return fromStatus(ctx, "here", err)
+	return fromStatus(context.WithoutCancel(ctx), "", err)
 }
 
 func sendRequest(req agent.SendRequest) *agentv1.SendMessageRequest {
 	return &agentv1.SendMessageRequest{
-		Business: req.Business, Message: req.Message, Effect: req.Effect, Scopes: req.Scopes, Conversation: req.Conversation,
+		Business: req.Business, Message: req.Message, Effect: req.Effect, Scopes: scopeSet(req.Scopes), Conversation: req.Conversation,
 	}
 }
 
@@ -65,9 +82,16 @@ func reconcileRequest(req agent.ReconcileRequest) *agentv1.ReconcileRequest {
 }
 
 func authorizeRequest(req agent.AuthorizeRequest) *agentv1.StartAuthorizationRequest {
-	return &agentv1.StartAuthorizationRequest{Business: req.Business, Scopes: req.Scopes, Purpose: req.Purpose}
+	return &agentv1.StartAuthorizationRequest{Business: req.Business, Scopes: scopeSet(req.Scopes), Purpose: req.Purpose}
 }
 
 func discoverRequest(req agent.DiscoverRequest) *agentv1.DiscoverBusinessRequest {
 	return &agentv1.DiscoverBusinessRequest{Domain: req.Domain, CardUrl: req.CardURL, Refresh: req.Refresh}
 }
+
+func providerRequest(origin, audience, label string) *agentv1.SetProviderRequest {
+	return &agentv1.SetProviderRequest{Origin: origin, Audience: strings.TrimSpace(audience), Label: strings.TrimSpace(label)}
+}
+
+// scopeSet is permissions as the agent itself reads them: each once.
+func scopeSet(scopes []string) []string { return agent.ScopeSet(strings.Join(scopes, " ")) }

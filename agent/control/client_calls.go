@@ -46,7 +46,7 @@ func (c *Client) Providers(ctx context.Context, who agent.Caller) ([]agent.Provi
 
 // AddProvider is [agent.Agent.AddProvider].
 func (c *Client) AddProvider(ctx context.Context, who agent.Caller, origin, audience, label string) (agent.ProviderView, error) {
-	return fetch[agent.ProviderView](ctx, c, who, rpc.SetProvider, &agentv1.SetProviderRequest{Origin: origin, Audience: audience, Label: label})
+	return fetch[agent.ProviderView](ctx, c, who, rpc.SetProvider, providerRequest(origin, audience, label))
 }
 
 // RemoveProvider is [agent.Agent.RemoveProvider].

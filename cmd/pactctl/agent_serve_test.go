@@ -248,20 +248,29 @@ func (s *transcript) act(faults func(...string)) {
 	script(1, "receipts", "verify")
 
 	// What is refused for what it holds (CP-3).
-	long, many := strings.Repeat("x", 201), strings.Split(strings.Repeat("--scope a ", 21), " ")
+	long, many := strings.Repeat("x", 201), []string{}
+	for n := range 21 {
+		many = append(many, "--scope", fmt.Sprint("a", n))
+	}
 	for _, line := range [][]string{
 		{"send", "--business", air, "--message", " "},
 		{"send", "--business", air, "--message", "gr\xfc\xdfe"},
 		{"send", "--business", air, "--message", "Hello?", "--scope", "a b"},
 		{"send", "--business", air, "--message", "Hello?", "--scope", long},
 		{"send", "--business", air, "--message", "Hello?", "--conversation", long},
-		append([]string{"send", "--business", air, "--message", "Hello?"}, many[:42]...),
-		append([]string{"authorize", air}, many[:42]...),
+		append([]string{"send", "--business", air, "--message", "Hello?"}, many...),
+		append([]string{"authorize", air}, many...),
+		{"send", "--business", air, "--message", "Hello?", "--scope", "a, b"},
 		{"authorize", air, "--scope", "a b"},
 		{"authorize", long, "--scope", "a"},
 		{"send", "--business", long, "--message", "Hello?"},
 		{"send", "--business", "nobody", "--message", ""},
 		{"reconcile", "--business", long},
+		{"providers", "add", "https://provider.example", "--audience", strings.Repeat("x", 513)},
+		{"providers", "add", "https://provider.example", "--audience", " "},
+		{"providers", "add", "https://\xff.example", "--audience", "a"},
+		{"providers", "add", "https://provider.example/" + strings.Repeat("x", 2048), "--audience", "a"},
+		{"providers", "remove", "\xff"},
 		{"discover", "https://air.example/" + strings.Repeat("x", 2048)},
 	} {
 		for _, format := range []string{"text", "json"} {
