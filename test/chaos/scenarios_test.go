@@ -156,7 +156,7 @@ func redisFailover(e *env) {
 	}
 	e.load.Phase("effective")
 	e.eventually("every replica says again that everything is stopped", func() bool {
-		last := e.load.Last(3 * time.Second) // answers may take a while
+		last := e.load.Last(time.Second)
 		return last[403] > 20 && last[403] > 9*last[503]
 	})
 	e.load.Phase("lifted")
@@ -407,8 +407,8 @@ func clockOff(e *env, off time.Duration) {
 	e.load.Stay(3 * time.Second)
 	e.load.Phase("lifted")
 	e.resume(e.fleet.Replicas[0])
-	// Since the lift, that is: nobody signs under the kill. Answers may take a while.
-	e.eventually("the others sign", func() bool { return e.load.Last(3 * time.Second)[200] > 20 })
+	// Since the lift, that is: nobody signs under the kill.
+	e.eventually("the others sign", func() bool { return e.load.Last(time.Second)[200] > 20 })
 }
 
 func killedInRotation(e *env) {
